@@ -1,0 +1,2 @@
+//! The `specgen` command.
+fn main() {}

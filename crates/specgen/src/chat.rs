@@ -1,0 +1,1 @@
+//! Chat templates: messages to the prompt text a model was trained on.

@@ -1,0 +1,1 @@
+//! Next-token distributions: probability, draw, residual; arithmetic only.

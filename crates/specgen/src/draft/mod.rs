@@ -1,0 +1,1 @@
+//! Drafters: guesses at what comes next. A bad guess costs time, never correctness.

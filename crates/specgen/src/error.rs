@@ -1,0 +1,98 @@
+//! The one error type of the library: what, where, found, wanted, and the way out.
+
+use std::path::{Path, PathBuf};
+
+/// A result whose error is [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Everything that can go wrong, sorted by what the caller can do about it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The operating system refused a file.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A file is not what its format demands: truncated, hostile, or of another kind.
+    #[error("{}: {message}", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What was found, what was wanted, and where in the file.
+        message: String,
+    },
+    /// A tensor the architecture needs is not in the file.
+    #[error("{}: tensor `{name}` is missing", path.display())]
+    MissingTensor {
+        /// The file.
+        path: PathBuf,
+        /// The tensor's name in that file.
+        name: String,
+    },
+    /// What was asked for cannot be done; the text says why and what would work.
+    #[error("{0}")]
+    Unsupported(String),
+    /// An argument or parameter is out of its range; the text names it, the value and the range.
+    #[error("{0}")]
+    InvalidArgument(String),
+    /// Target and draft do not speak the same tokens.
+    #[error("the draft's vocabulary differs from the target's: {0}")]
+    VocabMismatch(String),
+    /// A prompt does not fit the model.
+    #[error(
+        "the prompt has {len} tokens, but the context holds {max}; shorten it or raise the context length"
+    )]
+    ContextOverflow {
+        /// Tokens asked for.
+        len: usize,
+        /// Tokens the context holds.
+        max: usize,
+    },
+    /// The model produced a logit that is not a number.
+    #[error("the logits of step {step} hold NaN at token {token}; the weights or the backend are broken")]
+    NanLogits {
+        /// 0-based index of the output token being computed.
+        step: usize,
+        /// The first token id whose logit is NaN.
+        token: u32,
+    },
+    /// The memory plan does not fit.
+    #[error("{what} needs {needed} bytes of memory, but only {available} are available; {advice}")]
+    OutOfMemory {
+        /// What was planned.
+        what: String,
+        /// Bytes needed.
+        needed: u64,
+        /// Bytes available.
+        available: u64,
+        /// What would make it fit.
+        advice: String,
+    },
+    /// Every source of a model failed; each line says which and why.
+    #[error("could not fetch {name}:\n{}", attempts.join("\n"))]
+    Fetch {
+        /// The model or file asked for.
+        name: String,
+        /// One line per source tried.
+        attempts: Vec<String>,
+    },
+    /// The tensor library failed.
+    #[error(transparent)]
+    Tensor(#[from] candle_core::Error),
+}
+
+impl Error {
+    /// An [`Error::Io`] at `path`.
+    pub fn io(path: impl AsRef<Path>, source: std::io::Error) -> Self {
+        Self::Io { path: path.as_ref().to_owned(), source }
+    }
+
+    /// An [`Error::Format`] at `path`.
+    pub fn format(path: impl AsRef<Path>, message: impl Into<String>) -> Self {
+        Self::Format { path: path.as_ref().to_owned(), message: message.into() }
+    }
+}

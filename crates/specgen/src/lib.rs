@@ -1,0 +1,14 @@
+//! specgen: exact speculative decoding of large language models.
+
+pub mod chat;
+pub mod distribution;
+pub mod draft;
+pub mod error;
+pub mod model;
+pub mod models;
+pub mod sampling;
+pub mod tokenizer;
+pub mod verify;
+pub mod weights;
+
+pub use error::{Error, Result};

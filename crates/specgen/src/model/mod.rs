@@ -1,0 +1,1 @@
+//! Models: token ids in, next-token logits out.

@@ -1,0 +1,1 @@
+//! Models by name: manifests, sources, the local store.

@@ -1,0 +1,1 @@
+//! Sampling parameters, and the one pure function from logits to a distribution.

@@ -1,0 +1,1 @@
+//! Weight files: GGUF and safetensors to named tensors; the one mmap.
