@@ -1,1 +1,3 @@
 //! Weight files: GGUF and safetensors to named tensors; the one mmap.
+
+pub mod metadata;
