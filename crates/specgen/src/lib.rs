@@ -1,6 +1,8 @@
 //! specgen: exact speculative decoding of large language models.
 
+pub mod cache;
 pub mod chat;
+pub mod device;
 pub mod distribution;
 pub mod draft;
 pub mod error;
