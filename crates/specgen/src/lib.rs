@@ -8,6 +8,7 @@ pub mod draft;
 pub mod error;
 pub mod model;
 pub mod models;
+pub mod rng;
 pub mod sampling;
 pub mod tokenizer;
 pub mod verify;
