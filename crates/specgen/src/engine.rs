@@ -7,7 +7,7 @@ use crate::{
     device::{Device, DeviceSpec},
     draft::{Drafter, ModelDrafter, NgramDrafter, NoDraft, check_vocab},
     error::{Error, Result},
-    memory::{self, ModelMemory},
+    memory,
     model::{LoadOptions, Model, load},
     models::{NoProgress, Progress, Store, StoreOptions},
     open::OpenModel,

@@ -4,7 +4,7 @@ use std::{path::Path, sync::Arc};
 
 use super::{
     Model, ModelInfo,
-    backend::{Backend, LayerKv},
+    backend::Backend,
     candle::Candle,
     config::{self, ArchConfig},
     cpu::Cpu,
