@@ -136,7 +136,8 @@ fn gguf_shards_open_from_any_of_them() {
     let files: Vec<(String, Vec<u8>)> = (0..3)
         .map(|i| (format!("m-0000{}-of-00003.gguf", i + 1), gguf_shard(i, 3, &format!("t{i}"))))
         .collect();
-    let files: Vec<(&str, Vec<u8>)> = files.iter().map(|(name, bytes)| (name.as_str(), bytes.clone())).collect();
+    let files: Vec<(&str, Vec<u8>)> =
+        files.iter().map(|(name, bytes)| (name.as_str(), bytes.clone())).collect();
     let dir = folder(&files);
     for path in [dir.path().to_owned(), dir.path().join(files[0].0), dir.path().join(files[2].0)] {
         let weights = Weights::open(&path).unwrap();
@@ -163,7 +164,9 @@ fn gguf_shards_open_from_any_of_them() {
 #[test]
 fn a_renamed_shard_says_that_it_is_one() {
     let dir = folder(&[("m.gguf", gguf_shard(0, 2, "a"))]);
-    assert!(failure(&dir.path().join("m.gguf")).contains("one of 2 that make up its model, but 1 were given"));
+    assert!(
+        failure(&dir.path().join("m.gguf")).contains("one of 2 that make up its model, but 1 were given")
+    );
 }
 
 #[test]
@@ -223,7 +226,8 @@ fn a_pipe_does_not_block() {
 
 #[test]
 fn a_safetensors_index_decides() {
-    let index = |map: &str| format!(r#"{{"metadata": {{"total_size": 8}}, "weight_map": {map}}}"#).into_bytes();
+    let index =
+        |map: &str| format!(r#"{{"metadata": {{"total_size": 8}}, "weight_map": {map}}}"#).into_bytes();
     let name = "model.safetensors.index.json";
     let a = st(&[("a", Dtype::F32, &[1], &[1; 4]), ("extra", Dtype::F32, &[1], &[1; 4])]);
     let b = st(&[("b", Dtype::F32, &[1], &[2; 4])]);
@@ -318,7 +322,8 @@ fn the_reference_models_open() {
     let models = ["smollm2-135m-instruct-q4_1", "gemma-3-270m-q4_k_m", "qwen2.5-coder-1.5b-instruct-q4_k_m"];
     let wanted = [("llama", 272, 49152, 576), ("gemma3", 236, 262_144, 640), ("qwen2", 339, 151_936, 1536)];
     for (name, (architecture, tensors, vocab, width)) in models.iter().zip(wanted) {
-        let path = std::env::home_dir().unwrap_or_default().join(format!(".cache/specgen/models/{name}.gguf"));
+        let path =
+            std::env::home_dir().unwrap_or_default().join(format!(".cache/specgen/models/{name}.gguf"));
         if !path.exists() {
             eprintln!("skipped: {} is not there; `specgen pull` fetches it", path.display());
             continue;

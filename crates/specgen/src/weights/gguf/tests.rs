@@ -132,7 +132,9 @@ fn counts_beyond_the_file_are_refused_before_they_are_allocated() {
         }
     }
     let long = u64::MAX.to_le_bytes();
-    assert!(failure(&pair(8, &long)).contains("metadata `key`: truncated: 18446744073709551615 string bytes"));
+    assert!(
+        failure(&pair(8, &long)).contains("metadata `key`: truncated: 18446744073709551615 string bytes")
+    );
     let file = small().finish();
     // Magic and version take 8 bytes, then tensors, then pairs.
     for (at, what) in [(8, "18446744073709551615 tensors"), (16, "18446744073709551615 metadata pairs")] {
@@ -257,7 +259,8 @@ fn every_format_has_one_number() {
 
 fn any_value() -> impl Strategy<Value = Value> {
     let bytes = || prop::collection::vec(any::<u8>(), 0..12);
-    let finite = || prop_oneof![any::<f32>().prop_map(f64::from), any::<f64>()].prop_filter("NaN", |f| !f.is_nan());
+    let finite =
+        || prop_oneof![any::<f32>().prop_map(f64::from), any::<f64>()].prop_filter("NaN", |f| !f.is_nan());
     let array = prop_oneof![
         prop::collection::vec(any::<i64>(), 0..6).prop_map(Value::Ints),
         prop::collection::vec(any::<i32>().prop_map(i64::from), 0..6).prop_map(Value::Ints),
