@@ -24,6 +24,8 @@ mod fetch;
 mod http;
 #[cfg(feature = "hub")]
 mod hub;
+// Without fetching, only the place of a file matters.
+#[cfg_attr(not(feature = "hub"), allow(dead_code))]
 mod item;
 mod local;
 #[cfg(feature = "hub")]
