@@ -74,6 +74,9 @@ flock -u 9
 export CUDA_HOME=$root CUDA_PATH=$root CUDA_ROOT=$root CUDA_TOOLKIT_ROOT_DIR=$root PATH=$root/bin:$PATH
 export CUDA_COMPUTE_CAP=$arch NVCC_CCBIN=g++ CUDAFORGE_THREADS=${CUDAFORGE_THREADS:-$(nproc)}
 unset CUDNN_LIB NVCC
+if [ "$profile" = cuda-check ]; then
+    export NVCC_APPEND_FLAGS='-Ofc max' # nobody runs these kernels: compile them fast, not well
+fi
 say "building with $(nvcc --version | sed -n 's/.*release \([0-9.]*\).*/nvcc \1/p') for compute capability $arch, profile $profile"
 start=$SECONDS
 cargo build --locked --target-dir "$target" --profile "$profile" -p specgen-cli --features cuda
@@ -92,5 +95,9 @@ grep -q ' [tT] cuInit$' "$work/symbols" || fail "$binary holds no CUDA code: doe
 printf 'CUDA code: %s driver entry points, %s bytes of device code in fatbins\n' \
     "$(grep -cE ' [tT] cu[A-Z]' "$work/symbols")" \
     "$(size -A "$binary" | awk '$1 == ".nv_fatbin" { bytes = $2 } END { print bytes + 0 }')"
+if [ "$profile" != cuda-check ] && command -v xz > /dev/null; then
+    xz --keep --force -T0 "$binary.stripped"
+    printf '%s: %d bytes\n' "$binary.stripped.xz" "$(stat -c %s "$binary.stripped.xz")"
+fi
 "$binary" --version || fail "$binary does not start on a machine without a driver"
 say "passed"

@@ -31,11 +31,16 @@ export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}/usr/local/cuda/lib6
 echo "libraries: $LD_LIBRARY_PATH"
 
 echo "== binary"
-binary=${SPECGEN_BIN:-$(ls -U target/cuda/release/specgen target/cuda/release/specgen.stripped target/cuda/*/specgen 2> /dev/null | head -1)}
+binary=${SPECGEN_BIN:-$(ls -U target/cuda/release/specgen target/cuda/release/specgen.stripped{,.xz} target/cuda/*/specgen 2> /dev/null | head -1)}
 if [ -z "$binary" ]; then
-    command -v cargo > /dev/null || fail "no binary under target/cuda and no cargo to build one: run scripts/cuda-check.sh --profile release elsewhere and carry target/cuda/release/specgen.stripped"
+    command -v cargo > /dev/null || fail "no binary under target/cuda and no cargo to build one: run scripts/cuda-check.sh --profile release elsewhere and carry target/cuda/release/specgen.stripped.xz"
     scripts/cuda-check.sh --profile release || fail "the CUDA build failed"
     binary=target/cuda/release/specgen
+fi
+if [ "${binary%.xz}" != "$binary" ]; then
+    python3 -c 'import lzma, shutil, sys; shutil.copyfileobj(lzma.open(sys.argv[1]), open(sys.argv[2], "wb"))' "$binary" "$work/specgen" ||
+        fail "$binary cannot be unpacked"
+    binary=$work/specgen
 fi
 chmod +x "$binary" 2> /dev/null
 echo "$binary: $("$binary" --version)" || fail "$binary does not start"
