@@ -50,11 +50,11 @@ fi
 root=$toolkit/nvidia/cu13
 
 # 2. Stubs, in a folder that cudarc adds to the link path by itself when it exists (no RUSTFLAGS needed).
-cudarc=$(cargo metadata --locked --format-version 1 --filter-platform x86_64-unknown-linux-gnu --features specgen-cli/cuda |
-    python3 -c 'import json, os, sys; print(*[os.path.dirname(p["manifest_path"]) for p in json.load(sys.stdin)["packages"] if p["name"] == "cudarc"])')
-[ -f "$cudarc/Cargo.toml" ] || fail "no single cudarc among the dependencies (found: '$cudarc')"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+cargo metadata --locked --format-version 1 --filter-platform x86_64-unknown-linux-gnu --features specgen-cli/cuda > "$work/metadata"
+cudarc=$(python3 -c 'import json, os, sys; print(*[os.path.dirname(p["manifest_path"]) for p in json.load(open(sys.argv[1]))["packages"] if p["name"] == "cudarc"])' "$work/metadata")
+[ -f "$cudarc/Cargo.toml" ] || fail "no single cudarc among the dependencies (found: '$cudarc')"
 python3 "$links/stubs.py" "$cudarc" "$work"
 gcc -c -fPIC "$work/stubs.S" -o "$work/stubs.o"
 gcc -c -fPIC -O2 -Wall -Werror -I "$work" "$links/loader.c" -o "$work/loader.o"

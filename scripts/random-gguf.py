@@ -22,6 +22,7 @@ SIZES = {
 U32, F32, STR, ARRAY, I32 = 4, 6, 8, 9, 5
 TYPES = {"f32": (0, 1, 4), "f16": (1, 1, 2), "q8_0": (8, 32, 34), "q4_k": (12, 256, 144)}  # id, block, bytes
 ALIGNMENT = 32
+END = 256  # the end token, after the 256 bytes
 
 
 def text(value):
@@ -105,8 +106,8 @@ def main():
         field("tokenizer.ggml.tokens", STR, tokens),
         field("tokenizer.ggml.token_type", I32, kinds),
         field("tokenizer.ggml.merges", STR, ["Ġ t"]),
-        field("tokenizer.ggml.bos_token_id", U32, 256),
-        field("tokenizer.ggml.eos_token_id", U32, 256),
+        field("tokenizer.ggml.bos_token_id", U32, END),
+        field("tokenizer.ggml.eos_token_id", U32, END),
     ]
     infos, offset, plan = [], 0, []
     for name, rows, columns, std in matrices:
@@ -115,13 +116,16 @@ def main():
         shape = struct.pack("<IQ", 1, columns) if std is None else struct.pack("<IQQ", 2, columns, rows)
         infos.append(text(name) + shape + struct.pack("<IQ", number, offset))
         length = rows * columns // block * size
-        plan.append((kind, rows, columns, std))
+        plan.append((name, kind, rows, columns, std))
         offset += -(-length // ALIGNMENT) * ALIGNMENT
     head = b"GGUF" + struct.pack("<IQQ", 3, len(infos), len(fields)) + b"".join(fields) + b"".join(infos)
     with open(args.file, "wb") as file:
         file.write(head + bytes(-len(head) % ALIGNMENT))
-        for kind, rows, columns, std in plan:
-            data = weights(rng, kind, rows, columns, std)
+        for name, kind, rows, columns, std in plan:
+            data = bytearray(weights(rng, kind, rows, columns, std))
+            if name == "output.weight":  # the end token is never the best: every run is as long as asked for
+                row = len(data) // rows
+                data[END * row : (END + 1) * row] = bytes(row)
             file.write(data + bytes(-len(data) % ALIGNMENT))
     print(f"{args.file}: {offset / 1e6:.1f} MB of weights, {args.size} {args.type}, seed {args.seed}")
 
