@@ -4,6 +4,12 @@
 //! block, `d = amax / 127` and `q = round_ties_even(x * (127 / amax))`, so `q` is in -127..=127.
 //! A block whose `amax` is under 2^-100 is all zeros. One that holds an infinity or a NaN has
 //! `d = NaN` and `q = 0`: every output of the row is then NaN.
+#![allow(unsafe_code)]
+
+use std::sync::{Mutex, PoisonError};
+
+use crate::Team;
+use crate::isa::{Level, dispatch};
 
 /// Activations `[rows, cols]`, f32, with their quantised forms.
 #[derive(Debug)]
@@ -19,6 +25,7 @@ pub struct Activations<'a> {
 #[derive(Debug)]
 pub(crate) struct Quantized {
     /// Elements in a block.
+    #[cfg(test)]
     pub(crate) block_len: usize,
     /// `[rows, cols]`.
     pub(crate) q: Vec<i8>,
@@ -26,6 +33,8 @@ pub(crate) struct Quantized {
     pub(crate) d: Vec<f32>,
     /// Sums of `q` over runs of 16 (blocks of 256) or of 32 (blocks of 32): `[rows, cols / run]`.
     pub(crate) sums: Vec<i16>,
+    /// Blocks of 256 only: sums over runs of 32.
+    pub(crate) sums_32: Vec<i16>,
 }
 
 impl<'a> Activations<'a> {
@@ -54,14 +63,14 @@ impl<'a> Activations<'a> {
     }
 
     /// Makes the form with blocks of `block_len` (32 or 256; 1 needs none) unless it is there.
-    pub(crate) fn prepare(&mut self, block_len: usize) {
+    pub(crate) fn prepare(&mut self, team: &Team, level: Level, block_len: usize) {
         let place = match block_len {
             256 => &mut self.by_256,
             32 => &mut self.by_32,
             _ => return,
         };
         if place.is_none() {
-            *place = Some(Quantized::new(self.x, block_len));
+            *place = Some(Quantized::new(team, level, self.x, block_len));
         }
     }
 
@@ -73,22 +82,36 @@ impl<'a> Activations<'a> {
 }
 
 impl Quantized {
-    fn new(x: &[f32], block_len: usize) -> Self {
+    fn new(team: &Team, level: Level, x: &[f32], block_len: usize) -> Self {
         let run = Self::run(block_len);
         let mut new = Self {
+            #[cfg(test)]
             block_len,
             q: vec![0; x.len()],
             d: vec![0.0; x.len() / block_len],
             sums: vec![0; x.len() / run],
+            sums_32: vec![0; if block_len == 256 { x.len() / 32 } else { 0 }],
         };
-        let sums = new.sums.chunks_exact_mut(block_len / run);
-        let parts = x.chunks_exact(block_len).zip(new.q.chunks_exact_mut(block_len));
-        for (((x, q), d), sums) in parts.zip(&mut new.d).zip(sums) {
-            *d = quantize_block(x, q);
-            for (sum, q) in sums.iter_mut().zip(q.chunks_exact(run)) {
-                *sum = q.iter().map(|&q| i16::from(q)).sum();
-            }
+        let blocks = new.d.len();
+        // A split pays from about this size.
+        let shares = if x.len() < 32_768 { 1 } else { team.threads() };
+        let mut parts = Vec::with_capacity(shares);
+        let mut rest =
+            Part { x, q: &mut new.q, d: &mut new.d, sums: &mut new.sums, sums_32: &mut new.sums_32 };
+        for share in 0..shares {
+            let count = blocks * (share + 1) / shares - blocks * share / shares;
+            let (part, after) = rest.split(count, block_len);
+            parts.push(Mutex::new(part));
+            rest = after;
         }
+        if let [part] = &mut parts[..] {
+            part.get_mut().unwrap_or_else(PoisonError::into_inner).quantize(level, block_len);
+        } else {
+            team.run(|worker, _| {
+                parts[worker].lock().unwrap_or_else(PoisonError::into_inner).quantize(level, block_len);
+            });
+        }
+        drop(parts);
         new
     }
 
@@ -98,8 +121,64 @@ impl Quantized {
     }
 }
 
+/// A run of blocks and where their quantised form goes.
+struct Part<'a> {
+    x: &'a [f32],
+    q: &'a mut [i8],
+    d: &'a mut [f32],
+    sums: &'a mut [i16],
+    sums_32: &'a mut [i16],
+}
+
+impl<'a> Part<'a> {
+    /// The first `blocks`, and the others.
+    fn split(self, blocks: usize, block_len: usize) -> (Self, Self) {
+        let len = blocks * block_len;
+        let (x, x_rest) = self.x.split_at(len);
+        let (q, q_rest) = self.q.split_at_mut(len);
+        let (d, d_rest) = self.d.split_at_mut(blocks);
+        let (sums, sums_rest) = self.sums.split_at_mut(len / Quantized::run(block_len));
+        let (sums_32, sums_32_rest) = self.sums_32.split_at_mut(if block_len == 256 { len / 32 } else { 0 });
+        (
+            Self { x, q, d, sums, sums_32 },
+            Self { x: x_rest, q: q_rest, d: d_rest, sums: sums_rest, sums_32: sums_32_rest },
+        )
+    }
+
+    fn quantize(&mut self, level: Level, block_len: usize) {
+        let Self { x, q, d, sums, sums_32 } = self;
+        dispatch!(level, |S| fn(x: &[f32], q: &mut [i8], d: &mut [f32], sums: &mut [i16], sums_32: &mut [i16], block_len: usize) {
+            if block_len == 256 {
+                quantize_blocks::<256, 16>(x, q, d, sums);
+                for (sum, pair) in sums_32.iter_mut().zip(sums.as_chunks::<2>().0) {
+                    *sum = pair[0] + pair[1];
+                }
+            } else {
+                quantize_blocks::<32, 32>(x, q, d, sums);
+            }
+        });
+    }
+}
+
+#[inline(always)]
+fn quantize_blocks<const LEN: usize, const RUN: usize>(
+    x: &[f32],
+    q: &mut [i8],
+    d: &mut [f32],
+    sums: &mut [i16],
+) {
+    let blocks = x.as_chunks::<LEN>().0.iter().zip(q.as_chunks_mut::<LEN>().0);
+    for (((x, q), d), sums) in blocks.zip(d).zip(sums.chunks_exact_mut(LEN / RUN)) {
+        *d = quantize_block(x, q);
+        for (sum, q) in sums.iter_mut().zip(q.as_chunks::<RUN>().0) {
+            *sum = q.iter().map(|&q| i16::from(q)).sum();
+        }
+    }
+}
+
 /// Quantises one block and returns its `d`.
-fn quantize_block(x: &[f32], q: &mut [i8]) -> f32 {
+#[inline(always)]
+fn quantize_block<const LEN: usize>(x: &[f32; LEN], q: &mut [i8; LEN]) -> f32 {
     const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23: adding it rounds to a whole number, ties to even
     const SMALLEST: f32 = 7.888_609e-31; // 2^-100: 127 / amax stays finite
     // Without the sign bit, the order of the bits is that of the values, with NaN above infinity.

@@ -7,8 +7,10 @@ mod activations;
 mod attention;
 mod blocks;
 mod definition;
+mod dense;
 mod dequantize;
 mod format;
+mod isa;
 pub mod math;
 mod matmul;
 mod matrix;
@@ -16,6 +18,8 @@ mod pointwise;
 mod team;
 #[doc(hidden)]
 pub mod testing;
+mod tile;
+mod unpack;
 
 pub use activations::Activations;
 pub use attention::{AttentionShape, RowKeys, attention};

@@ -1,1 +1,0 @@
-//! Chat templates: messages to the prompt text a model was trained on.

@@ -1,0 +1,61 @@
+//! A weight file in memory: mapped, or owned where the bytes came from elsewhere.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use memmap2::Mmap;
+
+use crate::{Error, Result};
+
+/// A read-only file and its path.
+pub(super) struct Mapping {
+    path: PathBuf,
+    data: Data,
+}
+
+enum Data {
+    Mapped(Mmap),
+    Owned(Vec<u8>),
+}
+
+impl Mapping {
+    /// Maps the file at `path`.
+    pub(super) fn open(path: &Path) -> Result<Self> {
+        // Asked before opening: opening a pipe would wait for a writer.
+        let found = std::fs::metadata(path).map_err(|e| Error::io(path, e))?;
+        if !found.is_file() {
+            return Err(Error::format(path, "not a regular file; name a .gguf or .safetensors file"));
+        }
+        let file = File::open(path).map_err(|e| Error::io(path, e))?;
+        if found.len() == 0 {
+            // An empty file cannot be mapped everywhere; its reader says what is wrong with it.
+            return Ok(Self::from_bytes(path.to_owned(), Vec::new()));
+        }
+        #[allow(unsafe_code, reason = "mapping a file is unsafe by nature; this is the only place")]
+        // SAFETY: the map is read-only and private to this process's view. What the type system cannot
+        // see is another process changing the file: bytes that change under us are only ever read as
+        // plain integers and floats, every offset was checked against the map's fixed length, so a change
+        // gives wrong numbers, not undefined indices. A truncation ends the process (SIGBUS), as the docs
+        // of `Weights` say.
+        let map = unsafe { Mmap::map(&file) }.map_err(|e| Error::io(path, e))?;
+        Ok(Self { path: path.to_owned(), data: Data::Mapped(map) })
+    }
+
+    /// Takes bytes that did not come from a file of their own.
+    pub(super) fn from_bytes(path: PathBuf, bytes: Vec<u8>) -> Self {
+        Self { path, data: Data::Owned(bytes) }
+    }
+
+    /// The file's path, or the name it was given.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// All bytes of the file.
+    pub(super) fn bytes(&self) -> &[u8] {
+        match &self.data {
+            Data::Mapped(map) => map,
+            Data::Owned(bytes) => bytes,
+        }
+    }
+}

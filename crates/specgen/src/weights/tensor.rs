@@ -1,0 +1,184 @@
+//! One tensor of a weight file: what its header says, and a window into the mapping.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use specgen_kernels::Format;
+
+use super::mapping::Mapping;
+use super::shown;
+use crate::{Error, Result};
+
+/// How a file stores a tensor's elements.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TensorType {
+    /// A type this library computes with.
+    Known(Format),
+    /// Any other: its name, and its number where the file gives one.
+    Other {
+        /// The name its format knows it by (`IQ4_XS`, `F8_E4M3`), or `type 57` where there is none.
+        name: String,
+        /// The GGML type number.
+        id: Option<u32>,
+    },
+}
+
+impl fmt::Display for TensorType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Known(format) => write!(f, "{format:?}"),
+            Self::Other { name, .. } => f.write_str(name),
+        }
+    }
+}
+
+/// A tensor as a header declares it, checked against the file it is in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorEntry {
+    /// Its name.
+    pub name: String,
+    /// How its elements are stored.
+    pub kind: TensorType,
+    /// Outermost dimension first; empty for a scalar.
+    pub shape: Vec<usize>,
+    /// Where its bytes lie in the file. For a type of unknown size: up to the next tensor.
+    pub range: Range<usize>,
+}
+
+impl TensorEntry {
+    pub(super) fn info(&self) -> TensorInfo {
+        TensorInfo {
+            name: self.name.clone(),
+            type_name: self.kind.to_string(),
+            shape: self.shape.clone(),
+            bytes: self.range.len() as u64,
+        }
+    }
+}
+
+/// What there is to list about a tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorInfo {
+    /// Its name.
+    pub name: String,
+    /// The storage type's name, as GGUF or safetensors writes it.
+    pub type_name: String,
+    /// Outermost dimension first; empty for a scalar.
+    pub shape: Vec<usize>,
+    /// Bytes it takes in the file.
+    pub bytes: u64,
+}
+
+/// One tensor's bytes inside a mapped file. Cheap to clone; keeps the mapping alive.
+#[derive(Clone)]
+pub struct Tensor {
+    file: Arc<Mapping>,
+    name: Arc<str>,
+    format: Format,
+    shape: Vec<usize>,
+    range: Range<usize>,
+}
+
+impl Tensor {
+    pub(super) fn new(file: &Arc<Mapping>, entry: &TensorEntry) -> Result<Self> {
+        let format = match &entry.kind {
+            TensorType::Known(format) => *format,
+            TensorType::Other { name, id } => {
+                let number = id.map(|id| format!(" (GGML type {id})")).unwrap_or_default();
+                return Err(Error::Unsupported(format!(
+                    "{}: tensor `{}` is stored as {name}{number}, which is not supported; use a file of \
+                     F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0 or Q2_K to Q6_K",
+                    file.path().display(),
+                    shown(&entry.name),
+                )));
+            }
+        };
+        Ok(Self {
+            file: Arc::clone(file),
+            name: entry.name.as_str().into(),
+            format,
+            shape: entry.shape.clone(),
+            range: entry.range.clone(),
+        })
+    }
+
+    /// The name it has in its file.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How its elements are stored.
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
+    /// Outermost dimension first, as in torch: a matrix is `[rows, cols]`. Empty for a scalar.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// Its bytes: [`Tensor::rows`] rows of [`Format::row_bytes`]`(cols)` each, little-endian, at no
+    /// particular alignment.
+    pub fn bytes(&self) -> &[u8] {
+        &self.file.bytes()[self.range.clone()]
+    }
+
+    /// Elements in all.
+    pub fn num_elements(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// All dimensions but the last, multiplied; 1 for a vector or a scalar.
+    pub fn rows(&self) -> usize {
+        let outer = self.shape.len().saturating_sub(1);
+        self.shape[..outer].iter().product()
+    }
+
+    /// The last dimension, along which elements are contiguous; 1 for a scalar.
+    pub fn cols(&self) -> usize {
+        self.shape.last().copied().unwrap_or(1)
+    }
+
+    /// The rows `range` as a tensor of shape `[range.len(), cols]`, without copying: how a fused
+    /// q|k|v or gate|up matrix is taken apart. Keeps the name.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] where `range` is reversed or reaches past the last row.
+    pub fn rows_range(&self, range: Range<usize>) -> Result<Tensor> {
+        let (rows, cols) = (self.rows(), self.cols());
+        if range.start > range.end || range.end > rows {
+            return Err(Error::InvalidArgument(format!(
+                "{}: rows {} to {} of tensor `{}` were asked for, but it has {rows}",
+                self.file.path().display(),
+                range.start,
+                range.end,
+                shown(&self.name),
+            )));
+        }
+        let row_bytes = self.format.row_bytes(cols).expect("whole blocks were checked at open");
+        let start = self.range.start + range.start * row_bytes;
+        let end = self.range.start + range.end * row_bytes;
+        Ok(Self { shape: vec![range.len(), cols], range: start..end, ..self.clone() })
+    }
+
+    /// All elements as f32, row after row. Meant for norms, biases and tests, not for large matrices.
+    pub fn to_f32(&self) -> Vec<f32> {
+        let bytes = self.bytes();
+        let half = || bytes.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]]));
+        match self.format {
+            Format::F32 => {
+                bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+            }
+            Format::F16 => half().map(|b| half::f16::from_bits(b).to_f32()).collect(),
+            Format::BF16 => half().map(|b| half::bf16::from_bits(b).to_f32()).collect(),
+            other => unimplemented!("dequantising {other:?}"),
+        }
+    }
+}
+
+impl fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tensor({} {:?} {:?})", self.name, self.format, self.shape)
+    }
+}
