@@ -1,1 +1,5 @@
 //! Shared pieces of the test suites.
+
+pub mod enumeration;
+pub mod faults;
+pub mod toy;

@@ -21,19 +21,16 @@ pub struct Activations<'a> {
     by_32: Option<Quantized>,
 }
 
-/// Rows quantised block by block.
+/// Rows quantised block by block. The rows of a block lie together, as a block of weights meets them.
 #[derive(Debug)]
 pub(crate) struct Quantized {
-    /// Elements in a block.
-    #[cfg(test)]
-    pub(crate) block_len: usize,
-    /// `[rows, cols]`.
+    /// `[cols / block_len, rows, block_len]`.
     pub(crate) q: Vec<i8>,
-    /// `[rows, cols / block_len]`.
+    /// `[cols / block_len, rows]`.
     pub(crate) d: Vec<f32>,
-    /// Sums of `q` over runs of 16 (blocks of 256) or of 32 (blocks of 32): `[rows, cols / run]`.
+    /// Sums of `q` over runs of 16 (blocks of 256) or of 32 (blocks of 32): `[.., rows, block_len / run]`.
     pub(crate) sums: Vec<i16>,
-    /// Blocks of 256 only: sums over runs of 32.
+    /// Blocks of 256 only: sums over runs of 32, `[.., rows, 8]`.
     pub(crate) sums_32: Vec<i16>,
 }
 
@@ -70,7 +67,7 @@ impl<'a> Activations<'a> {
             _ => return,
         };
         if place.is_none() {
-            *place = Some(Quantized::new(team, level, self.x, block_len));
+            *place = Some(Quantized::new(team, level, self.x, self.rows, block_len));
         }
     }
 
@@ -82,33 +79,35 @@ impl<'a> Activations<'a> {
 }
 
 impl Quantized {
-    fn new(team: &Team, level: Level, x: &[f32], block_len: usize) -> Self {
+    fn new(team: &Team, level: Level, x: &[f32], rows: usize, block_len: usize) -> Self {
         let run = Self::run(block_len);
         let mut new = Self {
-            #[cfg(test)]
-            block_len,
             q: vec![0; x.len()],
             d: vec![0.0; x.len() / block_len],
             sums: vec![0; x.len() / run],
             sums_32: vec![0; if block_len == 256 { x.len() / 32 } else { 0 }],
         };
-        let blocks = new.d.len();
+        if x.is_empty() {
+            return new;
+        }
+        let blocks = x.len() / rows / block_len;
         // A split pays from about this size.
         let shares = if x.len() < 32_768 { 1 } else { team.threads() };
         let mut parts = Vec::with_capacity(shares);
         let mut rest =
-            Part { x, q: &mut new.q, d: &mut new.d, sums: &mut new.sums, sums_32: &mut new.sums_32 };
+            Part { first: 0, q: &mut new.q, d: &mut new.d, sums: &mut new.sums, sums_32: &mut new.sums_32 };
         for share in 0..shares {
             let count = blocks * (share + 1) / shares - blocks * share / shares;
-            let (part, after) = rest.split(count, block_len);
+            let (part, after) = rest.split(count, rows, block_len);
             parts.push(Mutex::new(part));
             rest = after;
         }
         if let [part] = &mut parts[..] {
-            part.get_mut().unwrap_or_else(PoisonError::into_inner).quantize(level, block_len);
+            part.get_mut().unwrap_or_else(PoisonError::into_inner).quantize(level, x, rows, block_len);
         } else {
             team.run(|worker, _| {
-                parts[worker].lock().unwrap_or_else(PoisonError::into_inner).quantize(level, block_len);
+                let mut part = parts[worker].lock().unwrap_or_else(PoisonError::into_inner);
+                part.quantize(level, x, rows, block_len);
             });
         }
         drop(parts);
@@ -121,9 +120,10 @@ impl Quantized {
     }
 }
 
-/// A run of blocks and where their quantised form goes.
+/// Where the quantised form of some neighbouring blocks of all rows goes.
 struct Part<'a> {
-    x: &'a [f32],
+    /// The first of the blocks.
+    first: usize,
     q: &'a mut [i8],
     d: &'a mut [f32],
     sums: &'a mut [i16],
@@ -132,43 +132,40 @@ struct Part<'a> {
 
 impl<'a> Part<'a> {
     /// The first `blocks`, and the others.
-    fn split(self, blocks: usize, block_len: usize) -> (Self, Self) {
-        let len = blocks * block_len;
-        let (x, x_rest) = self.x.split_at(len);
+    fn split(self, blocks: usize, rows: usize, block_len: usize) -> (Self, Self) {
+        let len = blocks * rows * block_len;
         let (q, q_rest) = self.q.split_at_mut(len);
-        let (d, d_rest) = self.d.split_at_mut(blocks);
+        let (d, d_rest) = self.d.split_at_mut(blocks * rows);
         let (sums, sums_rest) = self.sums.split_at_mut(len / Quantized::run(block_len));
         let (sums_32, sums_32_rest) = self.sums_32.split_at_mut(if block_len == 256 { len / 32 } else { 0 });
         (
-            Self { x, q, d, sums, sums_32 },
-            Self { x: x_rest, q: q_rest, d: d_rest, sums: sums_rest, sums_32: sums_32_rest },
+            Self { first: self.first, q, d, sums, sums_32 },
+            Self { first: self.first + blocks, q: q_rest, d: d_rest, sums: sums_rest, sums_32: sums_32_rest },
         )
     }
 
-    fn quantize(&mut self, level: Level, block_len: usize) {
-        let Self { x, q, d, sums, sums_32 } = self;
-        dispatch!(level, |S| fn(x: &[f32], q: &mut [i8], d: &mut [f32], sums: &mut [i16], sums_32: &mut [i16], block_len: usize) {
+    fn quantize(&mut self, level: Level, x: &[f32], rows: usize, block_len: usize) {
+        let part = self;
+        dispatch!(level, |S| fn(part: &mut Part<'_>, x: &[f32], rows: usize, block_len: usize) {
             if block_len == 256 {
-                quantize_blocks::<256, 16>(x, q, d, sums);
-                for (sum, pair) in sums_32.iter_mut().zip(sums.as_chunks::<2>().0) {
+                quantize_blocks::<256, 16>(part, x, rows);
+                for (sum, pair) in part.sums_32.iter_mut().zip(part.sums.as_chunks::<2>().0) {
                     *sum = pair[0] + pair[1];
                 }
             } else {
-                quantize_blocks::<32, 32>(x, q, d, sums);
+                quantize_blocks::<32, 32>(part, x, rows);
             }
         });
     }
 }
 
 #[inline(always)]
-fn quantize_blocks<const LEN: usize, const RUN: usize>(
-    x: &[f32],
-    q: &mut [i8],
-    d: &mut [f32],
-    sums: &mut [i16],
-) {
-    let blocks = x.as_chunks::<LEN>().0.iter().zip(q.as_chunks_mut::<LEN>().0);
-    for (((x, q), d), sums) in blocks.zip(d).zip(sums.chunks_exact_mut(LEN / RUN)) {
+fn quantize_blocks<const LEN: usize, const RUN: usize>(part: &mut Part<'_>, x: &[f32], rows: usize) {
+    let cols = x.len() / rows;
+    let places = part.q.as_chunks_mut::<LEN>().0.iter_mut().zip(part.d.iter_mut());
+    for (i, ((q, d), sums)) in places.zip(part.sums.chunks_exact_mut(LEN / RUN)).enumerate() {
+        let (block, row) = (part.first + i / rows, i % rows);
+        let x = x[row * cols + block * LEN..].first_chunk::<LEN>().expect("a row is whole blocks");
         *d = quantize_block(x, q);
         for (sum, q) in sums.iter_mut().zip(q.as_chunks::<RUN>().0) {
             *sum = q.iter().map(|&q| i16::from(q)).sum();
@@ -176,7 +173,6 @@ fn quantize_blocks<const LEN: usize, const RUN: usize>(
     }
 }
 
-/// Quantises one block and returns its `d`.
 #[inline(always)]
 fn quantize_block<const LEN: usize>(x: &[f32; LEN], q: &mut [i8; LEN]) -> f32 {
     const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23: adding it rounds to a whole number, ties to even

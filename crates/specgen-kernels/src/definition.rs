@@ -40,37 +40,46 @@ mod scalar {
     use crate::activations::Quantized;
     use crate::blocks::Block;
 
-    /// One row of activations, in the form a format wants.
+    /// One block of a row of activations.
     #[derive(Clone, Copy)]
-    pub(crate) struct QuantizedRow<'a> {
-        pub(crate) q: &'a [i8],
-        pub(crate) d: &'a [f32],
-        pub(crate) sums: &'a [i16],
+    pub(crate) struct QuantizedBlock<'a> {
+        q: &'a [i8],
+        d: f32,
+        sums: &'a [i16],
     }
 
     impl Quantized {
-        /// Row `row` of `cols` elements.
-        pub(crate) fn row(&self, row: usize, cols: usize) -> QuantizedRow<'_> {
-            let (blocks, sums) = (cols / self.block_len, cols / Self::run(self.block_len));
-            QuantizedRow {
-                q: &self.q[row * cols..(row + 1) * cols],
-                d: &self.d[row * blocks..(row + 1) * blocks],
-                sums: &self.sums[row * sums..(row + 1) * sums],
+        /// Block `block` of row `row` of `rows`.
+        pub(crate) fn block(
+            &self,
+            block_len: usize,
+            rows: usize,
+            row: usize,
+            block: usize,
+        ) -> QuantizedBlock<'_> {
+            let (i, sums) = (block * rows + row, block_len / Self::run(block_len));
+            QuantizedBlock {
+                q: &self.q[i * block_len..(i + 1) * block_len],
+                d: self.d[i],
+                sums: &self.sums[i * sums..(i + 1) * sums],
             }
         }
     }
 
-    /// The product of one quantised weight row and one activation row.
-    pub(crate) fn dot_quantized(format: Format, weights: &[u8], x: QuantizedRow<'_>) -> f32 {
+    /// The product of one quantised weight row and row `row` of `rows` activation rows.
+    pub(crate) fn dot_quantized(
+        format: Format,
+        weights: &[u8],
+        x: &Quantized,
+        rows: usize,
+        row: usize,
+    ) -> f32 {
         let (len, bytes) = (format.block_len(), format.block_bytes());
-        let sums_in_block = len / Quantized::run(len);
         let mut block = Block::new();
         let mut acc = 0.0f32;
         for (b, weights) in weights.chunks_exact(bytes).enumerate() {
             block.read(format, weights);
-            let q = &x.q[b * len..(b + 1) * len];
-            let sums = &x.sums[b * sums_in_block..(b + 1) * sums_in_block];
-            let dx = x.d[b];
+            let QuantizedBlock { q, d: dx, sums } = x.block(len, rows, row, b);
             if len == 32 {
                 let s: i32 =
                     block.q.iter().zip(q).map(|(&w, &x)| (i32::from(w) - block.offset) * i32::from(x)).sum();

@@ -113,7 +113,7 @@ mod tests {
         let cols = part.cols();
         let one = |r: usize, row: usize| match part.format().block_len() {
             1 => dot_dense(part.format(), part.row(row), &x.values()[r * cols..(r + 1) * cols]),
-            len => dot_quantized(part.format(), part.row(row), x.quantized(len).row(r, cols)),
+            len => dot_quantized(part.format(), part.row(row), x.quantized(len), x.rows(), r),
         };
         (0..x.rows()).flat_map(|r| (0..part.rows()).map(move |row| one(r, row))).collect()
     }

@@ -177,19 +177,22 @@ unsafe fn group<S: Isa, L: Layout, const R: usize>(
     acc: &mut [[f32; TILE]],
 ) {
     let x = job.x;
-    let blocks = job.cols / L::LEN;
-    let mut q = [std::ptr::null::<i8>(); R];
-    for r in 0..R {
-        q[r] = x.q.as_ptr().add((row + r) * job.cols + b * L::LEN);
-    }
+    // Rows of a block lie together: all of them at fixed distances from one address.
+    let at = b * job.m + row;
+    let q = x.q.as_ptr().add(at * L::LEN);
+    let dx = x.d.as_ptr().add(at);
     let d = S::load_f(tile.d.as_ptr());
     if L::LEN == 32 {
         for r in 0..R {
-            let sum = *x.sums.as_ptr().add((row + r) * blocks + b);
-            let dx = *x.d.as_ptr().add((row + r) * blocks + b);
+            let sum = *x.sums.as_ptr().add(at + r);
+            let dx = *dx.add(r);
             let mut s = S::splat(-L::OFFSET * i32::from(sum));
             for (l, line) in tile.lines[..8].iter().enumerate() {
-                s = S::dot4::<true>(s, S::load(line.as_ptr()), q[r].add(4 * l).cast::<[i8; 4]>().read());
+                s = S::dot4::<true>(
+                    s,
+                    S::load(line.as_ptr()),
+                    q.add(r * L::LEN + 4 * l).cast::<[i8; 4]>().read(),
+                );
             }
             let mut a = S::load_f(acc[r].as_ptr());
             a = S::fma(S::splat_f(dx), S::mul_f(d, S::to_f(s)), a);
@@ -200,25 +203,22 @@ unsafe fn group<S: Isa, L: Layout, const R: usize>(
         }
         return;
     }
-    let mut sums = [std::ptr::null::<i16>(); R];
-    for r in 0..R {
-        // One sum for each sub-block.
-        let all = if L::SUBS == 16 { &x.sums } else { &x.sums_32 };
-        sums[r] = all.as_ptr().add(((row + r) * blocks + b) * L::SUBS);
-    }
+    // One sum for each sub-block.
+    let sums = if L::SUBS == 16 { &x.sums } else { &x.sums_32 };
+    let sums = sums.as_ptr().add(at * L::SUBS);
     let mut total = [S::splat(0); R];
     let lines = 64 / L::SUBS;
     for s in 0..L::SUBS {
         let mut sub = [S::splat(0); R];
         if L::OFFSET != 0 {
             for r in 0..R {
-                sub[r] = S::splat(-L::OFFSET * i32::from(*sums[r].add(s)));
+                sub[r] = S::splat(-L::OFFSET * i32::from(*sums.add(r * L::SUBS + s)));
             }
         }
         for l in 0..lines {
             let line = S::load(tile.lines[s * lines + l].as_ptr());
             for r in 0..R {
-                let x = q[r].add(4 * (s * lines + l)).cast::<[i8; 4]>().read();
+                let x = q.add(r * L::LEN + 4 * (s * lines + l)).cast::<[i8; 4]>().read();
                 sub[r] = S::dot4::<false>(sub[r], line, x);
             }
         }
@@ -233,12 +233,12 @@ unsafe fn group<S: Isa, L: Layout, const R: usize>(
         for p in 0..L::SUBS / 2 {
             let min = S::load(tile.mins[p].as_ptr().cast());
             for r in 0..R {
-                mins[r] = S::dot2(mins[r], min, sums[r].add(2 * p).cast::<[i16; 2]>().read());
+                mins[r] = S::dot2(mins[r], min, sums.add(r * L::SUBS + 2 * p).cast::<[i16; 2]>().read());
             }
         }
     }
     for r in 0..R {
-        let dx = S::splat_f(*x.d.as_ptr().add((row + r) * blocks + b));
+        let dx = S::splat_f(*dx.add(r));
         let i = S::to_f(total[r]);
         let t = if L::MIN { S::fms(d, i, S::mul_f(dmin, S::to_f(mins[r]))) } else { S::mul_f(d, i) };
         let a = S::fma(dx, t, S::load_f(acc[r].as_ptr()));

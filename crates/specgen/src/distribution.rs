@@ -126,3 +126,110 @@ impl<'a> Cursor<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rng::{Noise, RoundNoise};
+
+    const NEVER: f32 = f32::NEG_INFINITY;
+
+    fn dense(probs: &[f32]) -> Distribution {
+        Distribution::Dense(probs.iter().map(|p| p.ln()).collect())
+    }
+
+    fn sparse(probs: &[(u32, f32)]) -> Distribution {
+        Distribution::Sparse(probs.iter().map(|&(id, p)| (id, p.ln())).collect())
+    }
+
+    #[test]
+    fn every_form_answers_for_every_id() {
+        assert_eq!(Distribution::Point(3).log_prob(3), 0.0);
+        assert_eq!(Distribution::Point(3).log_prob(2), NEVER);
+        let sparse = sparse(&[(1, 0.25), (7, 0.75)]);
+        assert_eq!(
+            [0, 1, 2, 7, 8].map(|id| sparse.log_prob(id)),
+            [NEVER, 0.25_f32.ln(), NEVER, 0.75_f32.ln(), NEVER]
+        );
+        let dense = dense(&[0.5, 0.0, 0.5]);
+        assert_eq!(
+            [0, 1, 2, 3, u32::MAX].map(|id| dense.log_prob(id)),
+            [0.5_f32.ln(), NEVER, 0.5_f32.ln(), NEVER, NEVER]
+        );
+    }
+
+    #[test]
+    fn support_lists_what_is_possible_in_ascending_order() {
+        let ids = |d: &Distribution| d.support().map(|(id, _)| id).collect::<Vec<_>>();
+        assert_eq!(ids(&Distribution::Point(9)), [9]);
+        assert_eq!(ids(&sparse(&[(1, 0.25), (4, 0.0), (7, 0.75)])), [1, 7]);
+        assert_eq!(ids(&dense(&[0.5, 0.0, 0.5])), [0, 2]);
+    }
+
+    #[test]
+    fn a_draw_has_the_distribution_in_every_form() {
+        let (ids, probs) = ([2_u32, 3, 11, 30], [0.05_f32, 0.2, 0.7, 0.05]);
+        let mut row = vec![0.0; 40];
+        for (&id, &p) in ids.iter().zip(&probs) {
+            row[id as usize] = p;
+        }
+        let forms = [dense(&row), sparse(&ids.into_iter().zip(probs).collect::<Vec<_>>())];
+        let draws = 100_000;
+        for position in 0..1000 {
+            let mut noise = RoundNoise::verify(Noise::new(8), position, 0);
+            assert_eq!(
+                forms[0].draw(&mut noise, 1),
+                forms[1].draw(&mut noise, 1),
+                "the form must not matter"
+            );
+        }
+        let mut counts = [0.0; 4];
+        for position in 0..draws {
+            let drawn = forms[1].draw(&mut RoundNoise::verify(Noise::new(8), position, 0), 0);
+            counts[ids.iter().position(|&id| id == drawn).expect("only possible tokens are drawn")] += 1.0;
+        }
+        let chi_square: f64 = counts
+            .iter()
+            .zip(probs)
+            .map(|(count, p)| (f64::from(p) * draws as f64, count))
+            .map(|(expected, count)| (count - expected).powi(2) / expected)
+            .sum();
+        // 3 degrees of freedom: above 25 with probability 1.5e-5.
+        assert!(chi_square < 25.0, "{chi_square}");
+    }
+
+    #[test]
+    fn tokens_meet_by_id_in_every_pairing_of_forms() {
+        let p = [dense(&[0.5, 0.0, 0.2, 0.3]), sparse(&[(0, 0.5), (2, 0.2), (3, 0.3)])];
+        let q = [dense(&[0.1, 0.4, 0.5]), sparse(&[(0, 0.1), (1, 0.4), (2, 0.5)])];
+        for p in &p {
+            for q in &q {
+                let residual: Vec<_> = Law::new(p).minus(Law::new(q)).collect();
+                let ids: Vec<u32> = residual.iter().map(|&(id, _)| id).collect();
+                assert_eq!(ids, [0, 2, 3]);
+                for ((_, found), wanted) in residual.into_iter().zip([0.4, 0.0, 0.3]) {
+                    assert!((found - wanted).abs() < 1e-7, "{p:?} {q:?}: {found} {wanted}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_residual_keeps_its_digits_where_p_and_q_nearly_agree() {
+        let (p, q) =
+            (sparse(&[(0, 0.5), (1, 0.5)]), Distribution::Sparse(vec![(0, -0.693_147_3), (1, -0.693_147_1)]));
+        let found: Vec<_> = Law::new(&p).minus(Law::new(&q)).collect();
+        // In f64 from the stored logarithms: q(0) = 1 / (1 + exp(lq1 - lq0)).
+        let Distribution::Sparse(logs) = &q else { unreachable!() };
+        let difference = f64::from(logs[1].1) - f64::from(logs[0].1);
+        let wanted = 0.5 * (difference / 2.0).tanh();
+        assert!((found[0].1 / wanted - 1.0).abs() < 1e-6, "{found:?} {wanted}");
+        assert_eq!(found[1].1, 0.0);
+    }
+
+    #[test]
+    fn equal_distributions_leave_nothing() {
+        let p = dense(&[0.1, 0.2, 0.7]);
+        assert!(Law::new(&p).minus(Law::new(&p)).all(|(_, weight)| weight == 0.0));
+    }
+}

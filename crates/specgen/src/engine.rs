@@ -12,9 +12,11 @@ use crate::{
     models::{NoProgress, Progress, Store, StoreOptions},
     open::OpenModel,
     round::Rounds,
-    sampling::SamplingParams,
-    sequence::Memory,
+    rng::random_seed,
+    sampling::{Sampler, SamplingParams},
+    sequence::{Limits, Memory, Request, Sequence},
     session::Session,
+    text::TextOutput,
     tokenizer::Tokenizer,
 };
 
@@ -155,11 +157,44 @@ impl Engine {
         &self.0.end_ids
     }
 
-    pub(crate) fn new_memory(&self) -> Memory {
-        Memory { cache: self.0.target.new_cache(), draft_state: self.0.drafter.new_state() }
+    /// The tokenizer, or the reason why text cannot be used.
+    pub(crate) fn need_tokenizer(&self) -> Result<&Tokenizer> {
+        self.tokenizer().ok_or_else(|| {
+            Error::Unsupported("this engine has no tokenizer; give token ids instead of text".into())
+        })
     }
 
-    pub(crate) fn rounds(&self) -> Rounds {
+    /// Begins a sequence, over the caches that `memory` holds from an earlier text, if any. [`Session`] does this for
+    /// one conversation; do it yourself to run many sequences through the same rounds.
+    ///
+    /// # Errors
+    /// An empty prompt or one longer than the context, parameters out of range, an empty stop string, a stop string
+    /// without a tokenizer. `memory` is taken only on success.
+    pub fn start(&self, request: &Request<'_>, memory: &mut Option<Memory>) -> Result<Sequence> {
+        let context_len = self.context_len();
+        if request.prompt.is_empty() {
+            return Err(Error::InvalidArgument("the prompt is empty; give at least one token of text".into()));
+        }
+        if request.prompt.len() > context_len {
+            return Err(Error::ContextOverflow { len: request.prompt.len(), max: context_len });
+        }
+        if !request.stops.is_empty() {
+            self.need_tokenizer()?;
+        }
+        let sampler = Sampler::new(request.params, self.vocab_size())?;
+        let text = self.tokenizer().map(|tokenizer| TextOutput::new(tokenizer, request.stops)).transpose()?;
+        let end_ids = if request.ignore_eos { Vec::new() } else { self.end_ids().to_vec() };
+        let limits = Limits { max_tokens: request.max_tokens, context_len, end_ids };
+        let memory = memory.take().unwrap_or_else(|| Memory {
+            cache: self.0.target.new_cache(),
+            draft_state: self.0.drafter.new_state(),
+        });
+        let seed = request.params.seed.unwrap_or_else(random_seed);
+        Ok(Sequence::new(request.prompt, memory, (sampler, seed), limits, text))
+    }
+
+    /// Rounds over this engine's target and drafter.
+    pub fn rounds(&self) -> Rounds {
         Rounds::new(self.0.target.clone(), self.0.drafter.clone(), self.0.num_draft_tokens, PREFILL_CHUNK)
     }
 }

@@ -29,6 +29,6 @@ pub use error::{Error, Result};
 pub use open::OpenModel;
 pub use round::Rounds;
 pub use sampling::SamplingParams;
-pub use sequence::{FinishReason, Limits, Memory, Piece, Sequence};
+pub use sequence::{FinishReason, Memory, Piece, Request, Sequence};
 pub use session::{Generation, Prompt, Session};
 pub use stats::Stats;

@@ -153,11 +153,11 @@ impl Chooser for RoundNoise {
         let position = self.position + index as u64;
         let (mut winner, mut best) = (None, f64::INFINITY);
         let (mut block, mut words) = (None, [0; 4]);
-        for (id, weight) in weights {
+        weights.for_each(|(id, weight)| {
             // E = -ln(1 - u) >= u >= SMALLEST: most losers are known before their noise, most others before its log.
             // (Written so that a weight that is not a number loses too.)
             if !(weight > 0.0 && weight * best > SMALLEST) {
-                continue;
+                return;
             }
             if block != Some(id / 4) {
                 block = Some(id / 4);
@@ -166,13 +166,177 @@ impl Chooser for RoundNoise {
             let word = words[id as usize % 4];
             let u = self.noise.fine_uniform(word, self.picks, position, self.round, id);
             if u >= weight * best {
-                continue;
+                return;
             }
             let time = -(-u).ln_1p() / weight;
             if time < best {
                 (winner, best) = (Some(id), time);
             }
-        }
+        });
         winner
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use std::collections::HashSet;
+
+    /// The known answers published with the Random123 library (file `kat_vectors`).
+    #[test]
+    fn philox_gives_the_published_answers() {
+        let cases = [
+            ([0; 4], [0; 2], [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]),
+            ([u32::MAX; 4], [u32::MAX; 2], [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]),
+            (
+                [0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344],
+                [0xa409_3822, 0x299f_31d0],
+                [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1],
+            ),
+        ];
+        for (counter, key, answer) in cases {
+            assert_eq!(philox4x32_10(counter, key), answer);
+        }
+    }
+
+    #[test]
+    fn the_counter_is_laid_out_as_documented() {
+        let noise = Noise::new(0x0123_4567_89ab_cdef);
+        let words = philox4x32_10([5, 0x5566_7788, 0x0200_0044, 9], [0x89ab_cdef, 0x0123_4567]);
+        assert_eq!(noise.block(Stream::Residual, 0x44_5566_7788, 9, 5), words);
+        for (index, word) in (20..24).zip(words) {
+            let u = noise.uniform(Stream::Residual, 0x44_5566_7788, 9, index);
+            assert_eq!(u, (f64::from(word) + 0.5) / 4_294_967_296.0);
+        }
+    }
+
+    #[test]
+    fn no_two_counters_share_their_words() {
+        let noise = Noise::new(7);
+        let mut seen = HashSet::new();
+        for stream in [Stream::Coupled, Stream::Accept, Stream::Residual, Stream::Draft] {
+            for position in [0, 1, 2, 3, 63, 64, 1 << 32, 2 << 32] {
+                for round in 0..8 {
+                    for block in (0..100).chain([16_383, 16_384, 38_000]) {
+                        assert!(seen.insert(noise.block(stream, position, round, block)));
+                        assert!(seen.insert(noise.words(stream as u32 | FINE, position, round, block)));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Neighbours in each coordinate are uncorrelated: for n pairs the correlation is within 5 / sqrt(n) of 0.
+    #[test]
+    fn neighbouring_numbers_are_independent() {
+        let noise = Noise::new(11);
+        let n = 40_000_u32;
+        let at =
+            |stream, position: u32, round, index| noise.uniform(stream, position.into(), round, index) - 0.5;
+        type Pair<'a> = &'a dyn Fn(u32) -> (f64, f64);
+        let pairs: [(&str, Pair<'_>); 5] = [
+            ("index", &|i| (at(Stream::Accept, 3, 0, i), at(Stream::Accept, 3, 0, i + 1))),
+            ("position", &|i| (at(Stream::Accept, i, 0, 2), at(Stream::Accept, i + 1, 0, 2))),
+            ("round", &|i| (at(Stream::Accept, 3, i, 2), at(Stream::Accept, 3, i + 1, 2))),
+            ("stream", &|i| (at(Stream::Residual, i, 0, 2), at(Stream::Draft, i, 0, 2))),
+            ("seed", &|i| {
+                let uniform = |seed: u32| Noise::new(seed.into()).uniform(Stream::Accept, 0, 0, 0) - 0.5;
+                (uniform(i), uniform(i + 1))
+            }),
+        ];
+        for (name, pair) in pairs {
+            let (mut sum, mut products) = (0.0, 0.0);
+            for i in 0..n {
+                let (a, b) = pair(i);
+                sum += a;
+                products += 12.0 * a * b;
+            }
+            let bound = 5.0 / f64::from(n).sqrt();
+            assert!((products / f64::from(n)).abs() < bound, "{name}: correlation {products} / {n}");
+            assert!((sum / f64::from(n)).abs() < bound, "{name}: mean {sum} / {n}");
+        }
+    }
+
+    #[test]
+    fn uniforms_stay_inside_the_open_interval() {
+        let noise = Noise::new(1);
+        let fine = |word| noise.fine_uniform(word, Stream::Residual, 0, 0, 0);
+        assert!(fine(0) >= SMALLEST && fine(0) < TWO_POW_MINUS_32);
+        assert!(fine(u32::MAX) < 1.0);
+        assert_eq!(fine(COARSE_ENOUGH), (f64::from(COARSE_ENOUGH) + 0.5) * TWO_POW_MINUS_32);
+        // Near zero the extra bits differ from index to index: rare tokens do not all get the same noise.
+        let zeros: HashSet<u64> =
+            (0..64).map(|index| noise.fine_uniform(0, Stream::Residual, 0, 0, index).to_bits()).collect();
+        assert_eq!(zeros.len(), 64);
+    }
+
+    #[test]
+    fn a_pick_follows_the_weights_and_skips_what_cannot_win() {
+        let weights = [(0, 0.0), (3, 1.0), (4, f64::NAN), (5, 2.0), (9, -1.0), (40, 5.0), (1000, 0.5)];
+        let total: f64 = 8.5;
+        let draws = 200_000;
+        let mut counts = std::collections::HashMap::new();
+        for position in 0..draws {
+            let mut noise = RoundNoise::verify(Noise::new(2), position, 0);
+            *counts.entry(noise.pick(0, weights.into_iter()).unwrap()).or_insert(0_u32) += 1;
+        }
+        let mut chi_square = 0.0;
+        for (id, weight) in [(3, 1.0), (5, 2.0), (40, 5.0), (1000, 0.5)] {
+            let expected = draws as f64 * weight / total;
+            chi_square += (f64::from(counts[&id]) - expected).powi(2) / expected;
+        }
+        assert_eq!(counts.len(), 4);
+        // 3 degrees of freedom: above 25 with probability 1.5e-5.
+        assert!(chi_square < 25.0, "{chi_square}");
+    }
+
+    #[test]
+    fn nothing_to_pick_from_is_none() {
+        let mut noise = RoundNoise::verify(Noise::new(2), 0, 0);
+        assert_eq!(noise.pick(0, std::iter::empty()), None);
+        assert_eq!(noise.pick(0, [(1, 0.0), (2, f64::NAN)].into_iter()), None);
+    }
+
+    #[test]
+    fn acceptance_has_the_asked_probability() {
+        let draws = 200_000_u32;
+        for ratio in [0.001, 0.3, 0.9] {
+            let yes = (0..draws)
+                .filter(|&position| {
+                    RoundNoise::verify(Noise::new(3), position.into(), 1).accept(2, f64::ln(ratio))
+                })
+                .count();
+            let (n, deviation) = (f64::from(draws), (ratio * (1.0 - ratio) / f64::from(draws)).sqrt());
+            assert!((yes as f64 / n - ratio).abs() < 5.0 * deviation, "{ratio}: {yes}");
+        }
+        for position in 0..1000 {
+            let mut noise = RoundNoise::verify(Noise::new(3), position, 1);
+            assert!(noise.accept(0, 0.0) && noise.accept(0, f64::INFINITY));
+            assert!(!noise.accept(0, f64::NEG_INFINITY) && !noise.accept(0, f64::NAN));
+        }
+    }
+
+    /// The same seed must give the same text in the next release too.
+    #[test]
+    fn the_numbers_of_a_seed_are_pinned() {
+        let noise = Noise::new(42);
+        let uniforms: Vec<u64> =
+            (0..3).map(|i| (noise.uniform(Stream::Accept, i, 0, 0) * 1e9) as u64).collect();
+        let weights = || (0..1000_u32).map(|id| (id, 1.0 + f64::from(id % 7)));
+        let verify = RoundNoise::verify(noise, 5, 2).pick(0, weights());
+        let draft = RoundNoise::draft(noise, 5, 2).pick(0, weights());
+        assert_eq!(
+            (uniforms, verify, draft),
+            (vec![341_824_815, 367_547_698, 399_496_703], Some(388), Some(143))
+        );
+    }
+
+    #[test]
+    fn random_seeds_differ_and_survive_a_double() {
+        let seeds: HashSet<u64> = (0..100).map(|_| random_seed()).collect();
+        assert_eq!(seeds.len(), 100);
+        assert!(seeds.iter().all(|&seed| seed < 1 << 53));
     }
 }

@@ -5,7 +5,6 @@ use std::collections::VecDeque;
 use crate::{
     cache::KvCache,
     draft::{Draft, DraftState},
-    error::{Error, Result},
     rng::{Noise, RoundNoise},
     sampling::{History, Sampler, SamplingParams},
     stats::Stats,
@@ -56,14 +55,29 @@ pub struct Memory {
     pub(crate) draft_state: Box<dyn DraftState>,
 }
 
-/// Where a text ends.
-pub struct Limits {
+/// What a sequence is to become.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// Token ids to start from, at least one.
+    pub prompt: &'a [u32],
+    /// How tokens are chosen.
+    pub params: &'a SamplingParams,
     /// Tokens to generate at most.
     pub max_tokens: usize,
+    /// Strings that end the text before them.
+    pub stops: &'a [String],
+    /// Go on past end-of-generation tokens.
+    pub ignore_eos: bool,
+}
+
+/// Where a text ends.
+pub(crate) struct Limits {
+    /// Tokens to generate at most.
+    pub(crate) max_tokens: usize,
     /// Tokens prompt and output may have together.
-    pub context_len: usize,
+    pub(crate) context_len: usize,
     /// Ids that end it.
-    pub end_ids: Vec<u32>,
+    pub(crate) end_ids: Vec<u32>,
 }
 
 /// What a round left behind.
@@ -91,29 +105,18 @@ pub struct Sequence {
 }
 
 impl Sequence {
-    /// A sequence after `prompt`, which `memory` may hold a prefix of. `vocab_size` counts the ids that may be said.
-    /// Without `text`, pieces carry ids only.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] for an empty prompt or bad parameters, [`Error::ContextOverflow`] for a long prompt.
+    /// A sequence after `prompt`, of which `memory` may hold a prefix. Without `text`, pieces carry ids only.
     pub(crate) fn new(
         prompt: &[u32],
         memory: Memory,
-        (params, seed): (&SamplingParams, u64),
-        vocab_size: usize,
+        (sampler, seed): (Sampler, u64),
         limits: Limits,
         text: Option<TextOutput>,
-    ) -> Result<Self> {
-        if prompt.is_empty() {
-            return Err(Error::InvalidArgument("the prompt is empty; give at least one token of text".into()));
-        }
-        if prompt.len() > limits.context_len {
-            return Err(Error::ContextOverflow { len: prompt.len(), max: limits.context_len });
-        }
+    ) -> Self {
         let mut sequence = Self {
             tokens: prompt.to_vec(),
             memory,
-            sampler: Sampler::new(params, vocab_size)?,
+            sampler,
             history: History::new(prompt),
             noise: Noise::new(seed),
             stats: Stats { prompt_tokens: prompt.len(), ..Stats::default() },
@@ -124,7 +127,12 @@ impl Sequence {
             finish: None,
         };
         sequence.check_length();
-        Ok(sequence)
+        sequence
+    }
+
+    /// The seed its randomness comes from: the same seed, prompt and settings give the same text.
+    pub fn seed(&self) -> u64 {
+        self.noise.seed()
     }
 
     /// Prompt and output. The last token is pending: committed, not yet fed to the target.

@@ -6,13 +6,11 @@ use std::time::Instant;
 use crate::{
     chat::{Message, RenderOptions},
     engine::Engine,
-    error::{Error, Result},
-    rng::random_seed,
+    error::Result,
     round::Rounds,
     sampling::SamplingParams,
-    sequence::{FinishReason, Limits, Memory, Piece, Sequence},
+    sequence::{FinishReason, Memory, Piece, Request, Sequence},
     stats::Stats,
-    text::TextOutput,
 };
 
 /// What a text starts from.
@@ -57,7 +55,7 @@ pub struct Session {
     params: SamplingParams,
     stops: Vec<String>,
     ignore_eos: bool,
-    /// `None` while a generation borrows the caches and after one that failed to give them back.
+    /// `None` before the first text, and while a generation has the caches.
     memory: Option<Memory>,
 }
 
@@ -104,21 +102,16 @@ impl Session {
     pub fn generate<'p>(&mut self, prompt: impl Into<Prompt<'p>>, max_tokens: usize) -> Result<Generation<'_>> {
         let start = Instant::now();
         let prompt = self.encode(&prompt.into())?;
-        let memory = match self.memory.take() {
-            Some(memory) => memory,
-            None => self.engine.new_memory(),
-        };
-        let text = self.engine.tokenizer().map(|tokenizer| TextOutput::new(tokenizer, &self.stops)).transpose()?;
-        let limits = Limits {
+        let request = Request {
+            prompt: &prompt,
+            params: &self.params,
             max_tokens,
-            context_len: self.engine.context_len(),
-            end_ids: if self.ignore_eos { Vec::new() } else { self.engine.end_ids().to_vec() },
+            stops: &self.stops,
+            ignore_eos: self.ignore_eos,
         };
-        let seed = self.params.seed.unwrap_or_else(random_seed);
-        let vocab_size = self.engine.vocab_size();
-        let sequence = Sequence::new(&prompt, memory, (&self.params, seed), vocab_size, limits, text)?;
+        let sequence = self.engine.start(&request, &mut self.memory)?;
         let rounds = self.engine.rounds();
-        Ok(Generation { home: &mut self.memory, sequence: Some(sequence), rounds, seed, start, failed: false })
+        Ok(Generation { home: &mut self.memory, sequence: Some(sequence), rounds, start, failed: false })
     }
 
     /// The token ids of a prompt, as [`Session::generate`] would feed them.
@@ -152,7 +145,6 @@ pub struct Generation<'s> {
     /// `Some` until dropped.
     sequence: Option<Sequence>,
     rounds: Rounds,
-    seed: u64,
     start: Instant,
     failed: bool,
 }
@@ -164,7 +156,7 @@ impl Generation<'_> {
 
     /// The seed its randomness comes from, drawn or given: the same seed, prompt and settings give the same text.
     pub fn seed(&self) -> u64 {
-        self.seed
+        self.sequence().seed()
     }
 
     /// The prompt's ids.
@@ -245,14 +237,5 @@ impl Drop for Generation<'_> {
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Session").field("params", &self.params).field("stops", &self.stops).finish_non_exhaustive()
-    }
-}
-
-impl Engine {
-    /// The tokenizer, or the reason why text cannot be used.
-    pub(crate) fn need_tokenizer(&self) -> Result<&crate::tokenizer::Tokenizer> {
-        self.tokenizer().ok_or_else(|| {
-            Error::Unsupported("this engine has no tokenizer; give token ids instead of text".into())
-        })
     }
 }

@@ -71,3 +71,52 @@ impl History {
         self.counts.iter().map(|(&id, &counts)| (id, counts))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn recount(prompt: &[u32], output: &[u32]) -> History {
+        let mut history = History::new(prompt);
+        output.iter().for_each(|&id| history.push(id));
+        history
+    }
+
+    proptest! {
+        /// Any mix of pushes, pops and cuts leaves what counting afresh would give.
+        #[test]
+        fn counts_follow_the_output(
+            prompt in prop::collection::vec(0_u32..6, 0..10),
+            steps in prop::collection::vec((0_u32..4, 0_u32..6), 0..40),
+        ) {
+            let (mut history, mut output) = (History::new(&prompt), Vec::new());
+            for (step, value) in steps {
+                match step {
+                    0 => prop_assert_eq!(history.pop(), output.pop()),
+                    1 => {
+                        history.truncate_output(value as usize);
+                        output.truncate(value as usize);
+                    }
+                    _ => {
+                        history.push(value);
+                        output.push(value);
+                    }
+                }
+                prop_assert_eq!(&history, &recount(&prompt, &output));
+                prop_assert_eq!(history.num_output(), output.len());
+                for (id, counts) in history.counts() {
+                    let count = |tokens: &[u32]| tokens.iter().filter(|&&other| other == id).count() as u32;
+                    prop_assert_eq!(counts, Counts { prompt: count(&prompt), output: count(&output) });
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_prompt_cannot_be_popped() {
+        let mut history = History::new(&[1, 2]);
+        assert_eq!(history.pop(), None);
+        assert_eq!(history, History::new(&[1, 2]));
+    }
+}

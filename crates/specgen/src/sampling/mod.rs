@@ -7,6 +7,8 @@
 mod filter;
 mod history;
 mod params;
+#[cfg(test)]
+mod tests;
 
 pub use history::{Counts, History};
 pub use params::SamplingParams;
@@ -170,6 +172,9 @@ fn sparse(mut candidates: Vec<Candidate>, scale: Scale) -> Distribution {
 
 fn dense(logits: &[f32], scale: Scale) -> Distribution {
     let ln_total = filter::total_weight(logits, scale).ln();
+    if ln_total == 0.0 && logits.iter().filter(|&&logit| logit > f32::NEG_INFINITY).count() == 1 {
+        return filter::argmax(logits).map_or(Distribution::Point(0), |best| Distribution::Point(best.id));
+    }
     Distribution::Dense(logits.iter().map(|&logit| (scale.apply(logit) - ln_total) as f32).collect())
 }
 

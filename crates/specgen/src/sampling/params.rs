@@ -101,3 +101,51 @@ impl SamplingParams {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn the_presets_are_valid() {
+        SamplingParams::default().validate(10).unwrap();
+        SamplingParams::greedy().validate(0).unwrap();
+    }
+
+    #[test]
+    fn every_value_out_of_range_is_named_with_its_range() {
+        type Change = fn(&mut SamplingParams, f32);
+        let fields: [(&str, Change, &[f32], &[f32]); 7] = [
+            ("temperature", |p, x| p.temperature = x, &[-0.1, f32::MIN], &[0.0, 1e-40, 2.0, 1e30]),
+            ("top_p", |p, x| p.top_p = x, &[-0.1, 1.1], &[0.0, 1.0]),
+            ("min_p", |p, x| p.min_p = x, &[-0.1, 1.1], &[0.0, 1.0]),
+            ("repetition_penalty", |p, x| p.repetition_penalty = x, &[0.0, -1.0], &[0.5, 1.0, 2.0]),
+            ("presence_penalty", |p, x| p.presence_penalty = x, &[-101.0, 101.0], &[-2.0, 2.0]),
+            ("frequency_penalty", |p, x| p.frequency_penalty = x, &[-101.0, 101.0], &[-2.0, 2.0]),
+            ("logit_bias", |p, x| p.logit_bias = vec![(1, x)], &[], &[f32::NEG_INFINITY, -100.0, 100.0]),
+        ];
+        for (name, set, bad, good) in fields {
+            let with = |value| {
+                let mut params = SamplingParams::default();
+                set(&mut params, value);
+                params.validate(10)
+            };
+            for &value in bad.iter().chain(&[f32::NAN, f32::INFINITY]) {
+                let message = with(value).unwrap_err().to_string();
+                assert!(message.contains(name) && message.contains(&value.to_string()), "{message}");
+                assert!(message.contains("must be"), "{message}");
+            }
+            good.iter().for_each(|&value| with(value).unwrap());
+        }
+    }
+
+    #[test]
+    fn a_biased_id_must_be_a_token() {
+        let params = SamplingParams { logit_bias: vec![(9, 1.0), (10, 1.0)], ..SamplingParams::default() };
+        params.validate(11).unwrap();
+        let message = params.validate(10).unwrap_err().to_string();
+        assert!(message.contains("token 10") && message.contains("ends at 9"), "{message}");
+    }
+}

@@ -267,3 +267,6 @@ pub(super) fn join_shards(shards: &mut Vec<(Mapping, Contents)>) -> Result<Metad
         _ => Ok(contents.metadata.clone()),
     }
 }
+
+#[cfg(test)]
+mod tests;
