@@ -180,6 +180,19 @@ impl Generation<'_> {
         self.sequence().stats()
     }
 
+    /// Feeds the next chunk of the prompt and returns whether more is left. Iterating feeds all of it by itself; this is
+    /// for callers that want to stop in between.
+    ///
+    /// # Errors
+    /// A failing target.
+    pub fn prefill(&mut self) -> Result<bool> {
+        let sequence = self.sequence.as_mut().expect("the sequence leaves in drop only");
+        if sequence.finish_reason().is_some() || sequence.stats().rounds > 0 {
+            return Ok(false);
+        }
+        self.rounds.prefill(sequence)
+    }
+
     /// Runs until a piece is there, the text has ended, or something failed.
     fn advance(&mut self) -> Result<Option<Piece>> {
         let sequence = self.sequence.as_mut().expect("the sequence leaves in drop only");
