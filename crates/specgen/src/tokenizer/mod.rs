@@ -15,6 +15,9 @@ mod spm;
 mod stream;
 mod vocab;
 
+#[cfg(test)]
+mod tests;
+
 use std::path::Path;
 use std::sync::Arc;
 
