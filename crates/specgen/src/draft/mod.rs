@@ -1,1 +1,99 @@
 //! Drafters: guesses at what comes next. A bad guess costs time, never correctness.
+
+mod model;
+mod ngram;
+mod vocab;
+
+use std::any::Any;
+
+pub use model::ModelDrafter;
+pub use ngram::NgramDrafter;
+pub use vocab::check_vocab;
+
+pub use crate::verify::Draft;
+use crate::{
+    error::Result,
+    rng::RoundNoise,
+    sampling::{History, Sampler},
+};
+
+/// A source of drafts. Weights and settings are here and shared; what a sequence needs is in its [`DraftState`].
+pub trait Drafter: Send + Sync {
+    /// The state of a sequence that has no text yet.
+    fn new_state(&self) -> Box<dyn DraftState>;
+
+    /// Drafts at most `k` tokens for every request, in order; an empty draft is always allowed.
+    ///
+    /// A token drawn at random carries the distribution it was drawn from; whether to draft a further position may
+    /// depend on everything but the token drawn there (`rejection` would be biased otherwise).
+    ///
+    /// # Errors
+    /// A failing draft model; the round fails with it.
+    fn draft(&self, requests: &mut [DraftRequest<'_>]) -> Result<Vec<Draft>>;
+
+    /// Hears what became of the last draft: the text now, and how much of it is new. States that catch up from the
+    /// text when they next draft need not listen.
+    fn observe(&self, _state: &mut dyn DraftState, _committed: &Committed<'_>) {}
+}
+
+/// What a drafter keeps for one sequence: a cache, an index. It must survive a text that was cut or replaced.
+pub trait DraftState: Any + Send {}
+
+/// One sequence's wish for a draft.
+pub struct DraftRequest<'a> {
+    /// The sequence's state, from the same drafter's `new_state`.
+    pub state: &'a mut dyn DraftState,
+    /// Prompt and output so far; the last one is pending (committed, not yet fed to the target).
+    pub tokens: &'a [u32],
+    /// The most tokens wanted.
+    pub k: usize,
+    /// The target's sampling parameters; a draft that is drawn through the same ones is accepted most.
+    pub sampler: &'a Sampler,
+    /// The history of `tokens`. A drafter may push its guesses on it and must take them off again.
+    pub history: &'a mut History,
+    /// The draft's own noise for this round.
+    pub noise: RoundNoise,
+    /// Ids that end the text; nothing is drafted after one.
+    pub end_ids: &'a [u32],
+}
+
+impl DraftRequest<'_> {
+    /// This request's state as the type its drafter made.
+    pub fn state_mut<S: DraftState>(&mut self) -> &mut S {
+        let state: &mut dyn Any = self.state;
+        state.downcast_mut().expect("a sequence's draft state is made by the drafter that uses it")
+    }
+}
+
+/// What a round committed.
+#[derive(Clone, Copy, Debug)]
+pub struct Committed<'a> {
+    /// The whole text now.
+    pub tokens: &'a [u32],
+    /// How many tokens at its end are new.
+    pub num_new: usize,
+    /// Drafted tokens this round.
+    pub num_drafted: usize,
+    /// How many of them stand.
+    pub num_accepted: usize,
+}
+
+/// Never drafts: plain decoding through the same loop.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoDraft;
+
+/// A state for drafters that need none.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoState;
+
+impl DraftState for NoState {}
+
+impl Drafter for NoDraft {
+    fn new_state(&self) -> Box<dyn DraftState> {
+        Box::new(NoState)
+    }
+
+    fn draft(&self, requests: &mut [DraftRequest<'_>]) -> Result<Vec<Draft>> {
+        Ok(requests.iter().map(|_| Draft::default()).collect())
+    }
+}

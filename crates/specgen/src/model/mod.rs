@@ -1,1 +1,56 @@
-//! Models: token ids in, next-token logits out.
+//! Models: token ids in, next-token logits out. Weights are immutable and shared; what changes is passed in.
+
+mod backend;
+mod batch;
+mod candle;
+pub mod config;
+mod cpu;
+mod decoder;
+mod load;
+mod rope;
+mod toy;
+
+pub use batch::{Batch, Output, Rows, Slice, Tree};
+pub use load::{LoadOptions, load, read_config};
+pub use toy::ToyModel;
+
+use crate::{cache::KvCache, error::Result};
+
+/// A causal language model. The ragged batch is its only forward: a single user is a batch of one slice, a prompt is
+/// a slice of many tokens, a verification a slice of `k + 1`.
+pub trait Model: Send + Sync {
+    /// Runs each slice's tokens after what its cache holds, appends their keys and values to it, and writes the
+    /// logits the slices asked for to `out`: `[rows wanted, vocab_size]`, f32, in slice order.
+    ///
+    /// # Errors
+    /// Ids beyond the vocabulary, a slice that would leave the context, or a failing device. The caches keep the
+    /// length they had.
+    fn forward(&self, batch: &mut Batch<'_>, out: &mut Output) -> Result<()>;
+
+    /// An empty cache for one sequence of this model.
+    fn new_cache(&self) -> KvCache;
+
+    /// What a caller needs to know of it.
+    fn info(&self) -> &ModelInfo;
+}
+
+/// The facts of a model that its users plan with.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelInfo {
+    /// The architecture's name, as GGUF writes it.
+    pub architecture: String,
+    /// Width of a logits row; the tokenizer may know fewer ids.
+    pub vocab_size: usize,
+    /// Tokens a sequence may hold.
+    pub context_len: usize,
+    /// Transformer layers.
+    pub num_layers: usize,
+    /// Width of the residual stream.
+    pub hidden_size: usize,
+    /// Bytes of all weights as stored.
+    pub weight_bytes: u64,
+    /// Bytes of keys and values one token takes.
+    pub kv_bytes_per_token: u64,
+    /// Where it runs, in words.
+    pub device: String,
+}

@@ -164,16 +164,9 @@ impl Tensor {
 
     /// All elements as f32, row after row. Meant for norms, biases and tests, not for large matrices.
     pub fn to_f32(&self) -> Vec<f32> {
-        let bytes = self.bytes();
-        let half = || bytes.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]]));
-        match self.format {
-            Format::F32 => {
-                bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
-            }
-            Format::F16 => half().map(|b| half::f16::from_bits(b).to_f32()).collect(),
-            Format::BF16 => half().map(|b| half::bf16::from_bits(b).to_f32()).collect(),
-            other => unimplemented!("dequantising {other:?}"),
-        }
+        let mut values = vec![0.0; self.num_elements()];
+        specgen_kernels::dequantize(self.format, self.bytes(), &mut values);
+        values
     }
 }
 

@@ -1,0 +1,51 @@
+//! `specgen generate`: one prompt, one text.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use specgen::{Prompt, chat::Message};
+
+use crate::{
+    args::GenerateArgs,
+    interrupt,
+    output::{JsonAnswer, JsonStats, closing_line, note, print_json, stream},
+    progress, prompt,
+};
+
+pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
+    let params = args.sampling.params()?;
+    let is_random = params.temperature > 0.0;
+    let text = prompt::read(args.prompt.as_deref(), args.raw)?;
+
+    let loaded = args.model.load(&*progress::reporter(args.text.quiet))?;
+    let engine = &loaded.engine;
+    let session = engine.session(params)?;
+    let mut session = session.with_stops(&args.text.stop).with_ignore_eos(args.ignore_eos);
+
+    let messages = messages(args.text.system.as_deref(), &text);
+    let prompt = if args.raw { Prompt::Text(&text) } else { Prompt::Messages(&messages) };
+    let mut generation = session.generate(prompt, args.text.max_tokens)?;
+    let answer = stream(&mut generation, !args.json)?;
+
+    let (stats, seed) = (generation.stats(), generation.seed());
+    if args.json {
+        print_json(&JsonAnswer {
+            text: &answer.text,
+            token_ids: generation.tokens(),
+            prompt_token_ids: generation.prompt_tokens(),
+            finish_reason: answer.ending,
+            seed,
+            model: engine.name(),
+            draft: &loaded.draft,
+            stats: JsonStats::from(stats),
+        })?;
+    } else if !args.text.quiet {
+        note(format_args!("{}", closing_line(stats, is_random.then_some(seed), answer.ending)));
+    }
+    Ok(if answer.is_interrupted() { interrupt::exit_code() } else { ExitCode::SUCCESS })
+}
+
+fn messages(system: Option<&str>, prompt: &str) -> Vec<Message> {
+    let system = system.map(|text| Message::new("system", text));
+    system.into_iter().chain([Message::new("user", prompt)]).collect()
+}

@@ -1,0 +1,418 @@
+//! `specgen inspect`: what a model is and the memory it needs, from the headers of its files.
+
+use std::{fmt::Write, process::ExitCode};
+
+use anyhow::Result;
+use serde::Serialize;
+use specgen::{
+    DEFAULT_CONTEXT_LEN, DEFAULT_NUM_DRAFT_TOKENS, OpenModel, Overrides, draft,
+    memory::{self, ModelMemory},
+    model::config::{ArchConfig, RopeScaling},
+    tokenizer::Tokenizer,
+};
+
+use crate::{
+    args::InspectArgs,
+    output::{bytes, print, print_json},
+    progress,
+};
+
+pub(crate) fn run(args: &InspectArgs) -> Result<ExitCode> {
+    let store = args.files.store()?;
+    let progress = progress::reporter(false);
+    let open =
+        |name: &str, overrides: &Overrides| OpenModel::open(&store.resolve(name, &*progress)?, overrides);
+    let target = open(&args.model, &args.files.overrides())?;
+    let draft = match args.draft.as_deref() {
+        None | Some("none" | "ngram") => None,
+        Some(name) => Some(open(name, &Overrides::default())?),
+    };
+    let report = Report::new(&target, draft.as_ref(), args)?;
+    if args.json {
+        print_json(&report)?;
+    } else {
+        print(&report.text()?)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Everything there is to show. Sizes in bytes, lengths in tokens.
+#[derive(Serialize)]
+struct Report {
+    name: String,
+    path: String,
+    architecture: Architecture,
+    parameters: u64,
+    weight_bytes: u64,
+    tensor_types: Vec<TensorType>,
+    tokenizer: TokenizerReport,
+    /// The first line of the chat template.
+    chat_template: Option<String>,
+    memory: MemoryPlan,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tensors: Option<Vec<TensorLine>>,
+}
+
+#[derive(Serialize)]
+struct Architecture {
+    name: &'static str,
+    num_layers: usize,
+    hidden_size: usize,
+    intermediate_size: usize,
+    num_heads: usize,
+    num_kv_heads: usize,
+    head_dim: usize,
+    vocab_size: usize,
+    /// What it was trained to hold.
+    context_len: usize,
+    /// Layers that see only so many tokens: how many, and how far.
+    sliding_window: Option<SlidingWindow>,
+    rope: Vec<Rope>,
+    attn_softcap: Option<f32>,
+    final_softcap: Option<f32>,
+}
+
+#[derive(Serialize)]
+struct SlidingWindow {
+    num_layers: usize,
+    tokens: usize,
+}
+
+#[derive(Serialize)]
+struct Rope {
+    theta: f64,
+    dim: usize,
+    scaling: &'static str,
+}
+
+#[derive(Serialize)]
+struct TensorType {
+    name: String,
+    num_tensors: usize,
+    parameters: u64,
+    bytes: u64,
+}
+
+#[derive(Serialize)]
+struct TensorLine {
+    name: String,
+    #[serde(rename = "type")]
+    kind: String,
+    shape: Vec<usize>,
+    bytes: u64,
+}
+
+#[derive(Serialize)]
+struct TokenizerReport {
+    description: String,
+    vocab_size: usize,
+    bos: Option<Token>,
+    adds_bos: bool,
+    eos: Option<Token>,
+    /// What ends a text.
+    ends: Vec<Token>,
+}
+
+#[derive(Serialize)]
+struct Token {
+    id: u32,
+    text: String,
+}
+
+#[derive(Serialize)]
+struct MemoryPlan {
+    context_len: usize,
+    target: Memory,
+    draft: Option<DraftPlan>,
+    total: u64,
+    /// `None` where the system does not tell.
+    available: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct DraftPlan {
+    name: String,
+    /// Ids that mean the same bytes to both models.
+    shared_vocab_size: usize,
+    #[serde(flatten)]
+    memory: Memory,
+}
+
+#[derive(Serialize)]
+struct Memory {
+    weights: u64,
+    kv_cache: u64,
+    kv_cache_per_token: u64,
+    logits: u64,
+    total: u64,
+}
+
+impl Report {
+    /// # Errors
+    /// [`specgen::Error::VocabMismatch`] for a draft of another vocabulary.
+    fn new(target: &OpenModel, draft: Option<&OpenModel>, args: &InspectArgs) -> specgen::Result<Self> {
+        let tensors: Vec<TensorLine> = target
+            .weights
+            .tensors()
+            .map(|t| TensorLine { name: t.name, kind: t.type_name, shape: t.shape, bytes: t.bytes })
+            .collect();
+        let tensor_types = TensorType::of(&tensors);
+        let template = target.chat_template.as_ref().map(|template| first_line(template.source()));
+        Ok(Self {
+            name: target.name.clone(),
+            path: target.weights.path().display().to_string(),
+            architecture: Architecture::new(&target.config),
+            parameters: tensor_types.iter().map(|t| t.parameters).sum(),
+            weight_bytes: target.weights.total_bytes(),
+            tensor_types,
+            tokenizer: TokenizerReport::new(&target.tokenizer),
+            chat_template: template,
+            memory: MemoryPlan::new(target, draft, args.context)?,
+            tensors: args.tensors.then_some(tensors),
+        })
+    }
+
+    fn text(&self) -> Result<String, std::fmt::Error> {
+        let mut out = String::new();
+        let a = &self.architecture;
+        writeln!(out, "{}", self.name)?;
+        writeln!(out, "  file          {}", self.path)?;
+        writeln!(
+            out,
+            "  architecture  {}: {} layers of {}, feed-forward {}, {} heads of {} over {} key/value heads",
+            a.name, a.num_layers, a.hidden_size, a.intermediate_size, a.num_heads, a.head_dim, a.num_kv_heads
+        )?;
+        for rope in &a.rope {
+            writeln!(
+                out,
+                "  rope          base {}, {} elements, scaling {}",
+                rope.theta, rope.dim, rope.scaling
+            )?;
+        }
+        if let Some(window) = &a.sliding_window {
+            writeln!(
+                out,
+                "  window        {} tokens in {} of {} layers",
+                window.tokens, window.num_layers, a.num_layers
+            )?;
+        }
+        for (what, cap) in [("attention", a.attn_softcap), ("logits", a.final_softcap)] {
+            if let Some(cap) = cap {
+                writeln!(out, "  soft cap      {cap} on {what}")?;
+            }
+        }
+        writeln!(
+            out,
+            "  context       {} tokens trained, {} planned",
+            a.context_len, self.memory.context_len
+        )?;
+        writeln!(out, "  parameters    {} in {}", millions(self.parameters), bytes(self.weight_bytes))?;
+        for t in &self.tensor_types {
+            let (count, size) = (millions(t.parameters), bytes(t.bytes));
+            writeln!(out, "    {:<10}  {:>4} tensors  {count:>8}  {size:>9}", t.name, t.num_tensors)?;
+        }
+
+        let t = &self.tokenizer;
+        writeln!(out, "  tokenizer     {}, {} ids for {} logits", t.description, t.vocab_size, a.vocab_size)?;
+        let bos = if t.adds_bos { "before every text" } else { "not added" };
+        writeln!(out, "  begin         {} ({bos})", named(t.bos.as_ref()))?;
+        writeln!(out, "  end           {}", named(&t.ends))?;
+        let template = self.chat_template.as_deref().unwrap_or("none: a base model, use --raw");
+        writeln!(out, "  chat template {template}")?;
+
+        out += &self.memory.text()?;
+        for tensor in self.tensors.iter().flatten() {
+            writeln!(
+                out,
+                "{:<40}  {:<5}  {:?}  {}",
+                tensor.name,
+                tensor.kind,
+                tensor.shape,
+                bytes(tensor.bytes)
+            )?;
+        }
+        Ok(out)
+    }
+}
+
+impl Architecture {
+    fn new(config: &ArchConfig) -> Self {
+        let windows: Vec<usize> = config.layers.iter().filter_map(|layer| layer.window).collect();
+        let scaling = |scaling: &RopeScaling| match scaling {
+            RopeScaling::None => "none",
+            RopeScaling::Linear { .. } => "linear",
+            RopeScaling::Llama3 { .. } => "llama3",
+            RopeScaling::Factors { .. } => "factors",
+        };
+        let rope = |rope: &specgen::model::config::RopeConfig| Rope {
+            theta: rope.theta,
+            dim: rope.dim,
+            scaling: scaling(&rope.scaling),
+        };
+        Self {
+            name: config.architecture.name(),
+            num_layers: config.layers.len(),
+            hidden_size: config.hidden_size,
+            intermediate_size: config.intermediate_size,
+            num_heads: config.num_heads,
+            num_kv_heads: config.num_kv_heads,
+            head_dim: config.head_dim,
+            vocab_size: config.vocab_size,
+            context_len: config.context_len,
+            sliding_window: windows
+                .iter()
+                .max()
+                .map(|&tokens| SlidingWindow { num_layers: windows.len(), tokens }),
+            rope: config.ropes.iter().map(rope).collect(),
+            attn_softcap: config.attn_softcap,
+            final_softcap: config.final_softcap,
+        }
+    }
+}
+
+impl TensorType {
+    /// The types among `tensors`, most bytes first.
+    fn of(tensors: &[TensorLine]) -> Vec<Self> {
+        let mut types: Vec<Self> = Vec::new();
+        for tensor in tensors {
+            let index = types.iter().position(|t| t.name == tensor.kind).unwrap_or_else(|| {
+                types.push(Self { name: tensor.kind.clone(), num_tensors: 0, parameters: 0, bytes: 0 });
+                types.len() - 1
+            });
+            let t = &mut types[index];
+            t.num_tensors += 1;
+            t.parameters += tensor.shape.iter().map(|&n| n as u64).product::<u64>();
+            t.bytes += tensor.bytes;
+        }
+        types.sort_by_key(|t| std::cmp::Reverse(t.bytes));
+        types
+    }
+}
+
+impl TokenizerReport {
+    fn new(tokenizer: &Tokenizer) -> Self {
+        let token = |id: u32| Token { id, text: tokenizer.token_text(id).unwrap_or_default().to_owned() };
+        Self {
+            description: tokenizer.description(),
+            vocab_size: tokenizer.vocab_size(),
+            bos: tokenizer.bos().map(token),
+            adds_bos: tokenizer.adds_bos(),
+            eos: tokenizer.eos().map(token),
+            ends: tokenizer.end_of_generation().iter().copied().map(token).collect(),
+        }
+    }
+}
+
+impl MemoryPlan {
+    /// As [`specgen::EngineBuilder`] plans it.
+    fn new(target: &OpenModel, draft: Option<&OpenModel>, context: Option<usize>) -> specgen::Result<Self> {
+        let context_len = context.unwrap_or(DEFAULT_CONTEXT_LEN.min(target.config.context_len));
+        let rows = DEFAULT_NUM_DRAFT_TOKENS + 1;
+        let target_memory = Memory::new(&target.memory(context_len, rows), context_len);
+        let plan_draft = |draft: &OpenModel| -> specgen::Result<DraftPlan> {
+            let context_len = context_len.min(draft.config.context_len);
+            Ok(DraftPlan {
+                name: draft.name.clone(),
+                shared_vocab_size: draft::check_vocab(&target.tokenizer, &draft.tokenizer)?,
+                memory: Memory::new(&draft.memory(context_len, 1), context_len),
+            })
+        };
+        let draft = draft.map(plan_draft).transpose()?;
+        let total = target_memory.total.saturating_add(draft.as_ref().map_or(0, |draft| draft.memory.total));
+        Ok(Self { context_len, target: target_memory, draft, total, available: memory::available() })
+    }
+
+    fn text(&self) -> Result<String, std::fmt::Error> {
+        let mut out = String::new();
+        let mut line = |who: &str, m: &Memory| {
+            writeln!(
+                out,
+                "  {who:<12}  {} weights + {} keys and values ({} a token) + {} logits = {}",
+                bytes(m.weights),
+                bytes(m.kv_cache),
+                bytes(m.kv_cache_per_token),
+                bytes(m.logits),
+                bytes(m.total)
+            )
+        };
+        line("memory", &self.target)?;
+        if let Some(draft) = &self.draft {
+            line("  draft", &draft.memory)?;
+            writeln!(
+                out,
+                "                {} shares {} ids with the target",
+                draft.name, draft.shared_vocab_size
+            )?;
+        }
+        let room = match self.available {
+            Some(available) if available < self.total => {
+                format!("too much for the {} available", bytes(available))
+            }
+            Some(available) => format!("fits into the {} available", bytes(available)),
+            None => "the system does not tell what is available".into(),
+        };
+        writeln!(out, "  total         {}, {room}", bytes(self.total))?;
+        Ok(out)
+    }
+}
+
+impl Memory {
+    fn new(plan: &ModelMemory, context_len: usize) -> Self {
+        Self {
+            weights: plan.weights,
+            kv_cache: plan.kv_cache,
+            kv_cache_per_token: plan.kv_cache / context_len.max(1) as u64,
+            logits: plan.logits,
+            total: plan.total(),
+        }
+    }
+}
+
+/// The first line with something on it, cut where it is long.
+fn first_line(template: &str) -> String {
+    const MAX: usize = 60;
+    let line = template.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+    let cut: String = line.chars().take(MAX).collect();
+    if cut.len() < line.len() { cut + "..." } else { cut }
+}
+
+fn named<'a>(tokens: impl IntoIterator<Item = &'a Token>) -> String {
+    let all: Vec<String> = tokens.into_iter().map(|token| format!("{} {}", token.id, token.text)).collect();
+    if all.is_empty() { "none".into() } else { all.join(", ") }
+}
+
+/// A number of parameters, for people.
+fn millions(count: u64) -> String {
+    match count as f64 {
+        n if n >= 1e9 => format!("{:.2} B", n / 1e9),
+        n if n >= 1e6 => format!("{:.1} M", n / 1e6),
+        _ => format!("{count}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_are_summed_and_the_largest_comes_first() {
+        let tensor = |kind: &str, shape: &[usize], bytes| TensorLine {
+            name: "x".into(),
+            kind: kind.into(),
+            shape: shape.to_vec(),
+            bytes,
+        };
+        let types =
+            TensorType::of(&[tensor("F32", &[3], 12), tensor("F16", &[2, 5], 20), tensor("F32", &[], 4)]);
+        let found: Vec<_> =
+            types.iter().map(|t| (t.name.as_str(), t.num_tensors, t.parameters, t.bytes)).collect();
+        assert_eq!(found, [("F16", 1, 10, 20), ("F32", 2, 4, 16)]);
+    }
+
+    #[test]
+    fn a_template_is_cut_between_characters() {
+        assert_eq!(first_line("\n  {%- if x %}\nmore"), "{%- if x %}");
+        assert_eq!(first_line(&"é".repeat(61)), "é".repeat(60) + "...");
+        assert_eq!(first_line(""), "");
+    }
+}

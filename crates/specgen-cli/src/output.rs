@@ -1,0 +1,258 @@
+//! What the user sees: text on stdout as it comes, notes and the closing line on stderr, JSON at the end.
+
+use std::{
+    fmt::{Arguments, Write as _},
+    io::{self, Write as _},
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+use specgen::{Generation, Stats};
+
+use crate::interrupt::Answering;
+
+/// Whoever read stdout has closed it.
+#[derive(Debug)]
+pub(crate) struct ClosedOutput;
+
+impl std::fmt::Display for ClosedOutput {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("stdout is closed")
+    }
+}
+
+impl std::error::Error for ClosedOutput {}
+
+/// Writes `text` to stdout at once.
+///
+/// # Errors
+/// [`ClosedOutput`], or what else keeps it from being written.
+pub(crate) fn print(text: &str) -> Result<()> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(ClosedOutput.into()),
+        written => written.context("stdout"),
+    }
+}
+
+/// Writes `value` to stdout as one indented JSON text.
+///
+/// # Errors
+/// As [`print`].
+pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
+    let json = serde_json::to_string_pretty(value).context("JSON")?;
+    print(&(json + "\n"))
+}
+
+/// Writes a line to stderr. Where that is closed, nobody wants to know.
+pub(crate) fn note(line: Arguments<'_>) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// What came of a generation.
+pub(crate) struct Answer {
+    pub(crate) text: String,
+    /// Why it ended: `eos`, `stop`, `length` or `interrupted`.
+    pub(crate) ending: &'static str,
+}
+
+impl Answer {
+    pub(crate) fn is_interrupted(&self) -> bool {
+        self.ending == INTERRUPTED
+    }
+}
+
+const INTERRUPTED: &str = "interrupted";
+
+/// Runs `generation` to its end or to Ctrl-C, on stdout piece by piece if `echo` is set, closed by a line end.
+///
+/// # Errors
+/// A failing generation or stdout; the text so far is then already written.
+pub(crate) fn stream(generation: &mut Generation<'_>, echo: bool) -> Result<Answer> {
+    let answering = Answering::begin();
+    let mut text = String::new();
+    let ended = stream_pieces(generation, &answering, &mut text, echo);
+    if echo
+        && !text.is_empty()
+        && !text.ends_with('\n')
+        && !ended.as_ref().is_err_and(|e| e.is::<ClosedOutput>())
+    {
+        print("\n")?;
+    }
+    Ok(Answer { ending: ended?, text })
+}
+
+fn stream_pieces(
+    generation: &mut Generation<'_>,
+    answering: &Answering,
+    text: &mut String,
+    echo: bool,
+) -> Result<&'static str> {
+    // Chunk by chunk, so that Ctrl-C need not wait for a long prompt.
+    while !answering.is_interrupted() && generation.prefill()? {}
+    while !answering.is_interrupted() {
+        let Some(piece) = generation.next() else {
+            return Ok(generation.finish_reason().map_or(INTERRUPTED, |reason| reason.name()));
+        };
+        let piece = piece?.text;
+        if echo {
+            print(&piece)?;
+        }
+        text.push_str(&piece);
+    }
+    Ok(INTERRUPTED)
+}
+
+/// A generation in one line. `seed` where randomness played a part.
+pub(crate) fn closing_line(stats: &Stats, seed: Option<u64>, ending: &str) -> String {
+    let mut line = format!(
+        "{} in {} · {:.1} tok/s · {} · {:.2} tokens/round",
+        counted(stats.generated_tokens, "token"),
+        seconds(stats.prefill + stats.decode()),
+        stats.tokens_per_second(),
+        counted(stats.rounds, "round"),
+        stats.mean_accepted_len(),
+    );
+    if stats.drafted > 0 {
+        let percent = stats.acceptance_rate() * 100.0;
+        let _ = write!(line, " · accepted {} of {} ({percent:.0} %)", stats.accepted, stats.drafted);
+    }
+    let _ = write!(line, " · first token {}", seconds(stats.time_to_first_token));
+    if let Some(seed) = seed {
+        let _ = write!(line, " · seed {seed}");
+    }
+    line + " · " + ending
+}
+
+/// A generation as JSON.
+#[derive(Debug, Serialize)]
+pub(crate) struct JsonAnswer<'a> {
+    pub(crate) text: &'a str,
+    pub(crate) token_ids: &'a [u32],
+    pub(crate) prompt_token_ids: &'a [u32],
+    pub(crate) finish_reason: &'a str,
+    pub(crate) seed: u64,
+    pub(crate) model: &'a str,
+    pub(crate) draft: &'a str,
+    pub(crate) stats: JsonStats<'a>,
+}
+
+/// [`Stats`] as JSON; times in seconds.
+#[derive(Debug, Serialize)]
+pub(crate) struct JsonStats<'a> {
+    prompt_tokens: usize,
+    reused_tokens: usize,
+    generated_tokens: usize,
+    rounds: usize,
+    drafted: usize,
+    accepted: usize,
+    acceptance_rate: f64,
+    mean_accepted_len: f64,
+    drafted_by_position: &'a [usize],
+    accepted_by_position: &'a [usize],
+    prefill_seconds: f64,
+    draft_seconds: f64,
+    verify_seconds: f64,
+    other_seconds: f64,
+    tokens_per_second: f64,
+    prompt_tokens_per_second: f64,
+    time_to_first_token_seconds: f64,
+}
+
+impl<'a> From<&'a Stats> for JsonStats<'a> {
+    fn from(stats: &'a Stats) -> Self {
+        Self {
+            prompt_tokens: stats.prompt_tokens,
+            reused_tokens: stats.reused_tokens,
+            generated_tokens: stats.generated_tokens,
+            rounds: stats.rounds,
+            drafted: stats.drafted,
+            accepted: stats.accepted,
+            acceptance_rate: stats.acceptance_rate(),
+            mean_accepted_len: stats.mean_accepted_len(),
+            drafted_by_position: &stats.drafted_by_position,
+            accepted_by_position: &stats.accepted_by_position,
+            prefill_seconds: stats.prefill.as_secs_f64(),
+            draft_seconds: stats.draft.as_secs_f64(),
+            verify_seconds: stats.verify.as_secs_f64(),
+            other_seconds: stats.other.as_secs_f64(),
+            tokens_per_second: stats.tokens_per_second(),
+            prompt_tokens_per_second: stats.prompt_tokens_per_second(),
+            time_to_first_token_seconds: stats.time_to_first_token.as_secs_f64(),
+        }
+    }
+}
+
+/// `1 token`, `2 tokens`.
+pub(crate) fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+/// A time to two or three digits.
+pub(crate) fn seconds(time: Duration) -> String {
+    let seconds = time.as_secs_f64();
+    if seconds < 1.0 { format!("{seconds:.2} s") } else { format!("{seconds:.1} s") }
+}
+
+/// A size to three digits, in the units of disks and downloads (1 kB = 1000 bytes).
+pub(crate) fn bytes(size: u64) -> String {
+    let (mut value, mut unit) = (size as f64, "bytes");
+    for next in ["kB", "MB", "GB", "TB"] {
+        if value < 999.5 {
+            break;
+        }
+        (value, unit) = (value / 1000.0, next);
+    }
+    match value {
+        _ if unit == "bytes" => format!("{size} bytes"),
+        v if v < 9.995 => format!("{v:.2} {unit}"),
+        v if v < 99.95 => format!("{v:.1} {unit}"),
+        v => format!("{v:.0} {unit}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_closing_line() {
+        let stats = Stats {
+            generated_tokens: 42,
+            rounds: 18,
+            drafted: 61,
+            accepted: 24,
+            prefill: Duration::from_millis(100),
+            verify: Duration::from_millis(1200),
+            time_to_first_token: Duration::from_millis(210),
+            ..Stats::default()
+        };
+        insta::assert_snapshot!(
+            closing_line(&stats, Some(12345), "eos"),
+            @"42 tokens in 1.3 s · 35.0 tok/s · 18 rounds · 2.33 tokens/round · accepted 24 of 61 (39 %) · first token 0.21 s · seed 12345 · eos"
+        );
+        let plain = Stats { generated_tokens: 1, rounds: 1, ..Stats::default() };
+        insta::assert_snapshot!(
+            closing_line(&plain, None, "length"),
+            @"1 token in 0.00 s · 0.0 tok/s · 1 round · 1.00 tokens/round · first token 0.00 s · length"
+        );
+    }
+
+    #[test]
+    fn sizes_have_three_digits() {
+        let cases = [
+            (0, "0 bytes"),
+            (999, "999 bytes"),
+            (1000, "1.00 kB"),
+            (98_362_432, "98.4 MB"),
+            (999_499, "999 kB"),
+            (999_500, "1.00 MB"),
+            (1_117_320_768, "1.12 GB"),
+            (u64::MAX, "18446744 TB"),
+        ];
+        for (size, text) in cases {
+            assert_eq!(bytes(size), text, "{size}");
+        }
+    }
+}

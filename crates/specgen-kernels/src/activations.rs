@@ -1,0 +1,192 @@
+//! The input of a matmul and its quantised forms, each made once and shared by all weights it meets.
+//!
+//! A row is cut into blocks of 256 (for the K formats) or 32 (for the `_0` and `_1` ones). In a
+//! block, `d = amax / 127` and `q = round_ties_even(x * (127 / amax))`, so `q` is in -127..=127.
+//! A block whose `amax` is under 2^-100 is all zeros. One that holds an infinity or a NaN has
+//! `d = NaN` and `q = 0`: every output of the row is then NaN.
+#![allow(unsafe_code)]
+
+use std::sync::{Mutex, PoisonError};
+
+use crate::Team;
+use crate::isa::{Level, dispatch};
+
+/// Activations `[rows, cols]`, f32, with their quantised forms.
+#[derive(Debug)]
+pub struct Activations<'a> {
+    x: &'a [f32],
+    rows: usize,
+    cols: usize,
+    by_256: Option<Quantized>,
+    by_32: Option<Quantized>,
+}
+
+/// Rows quantised block by block. The rows of a block lie together, as a block of weights meets them.
+#[derive(Debug)]
+pub(crate) struct Quantized {
+    /// `[cols / block_len, rows, block_len]`.
+    pub(crate) q: Vec<i8>,
+    /// `[cols / block_len, rows]`.
+    pub(crate) d: Vec<f32>,
+    /// Sums of `q` over runs of 16 (blocks of 256) or of 32 (blocks of 32): `[.., rows, block_len / run]`.
+    pub(crate) sums: Vec<i16>,
+    /// Blocks of 256 only: sums over runs of 32, `[.., rows, 8]`.
+    pub(crate) sums_32: Vec<i16>,
+}
+
+impl<'a> Activations<'a> {
+    /// Activations `[rows, cols]` in `x`. Nothing is computed yet.
+    ///
+    /// # Panics
+    /// If `x` isn't `rows * cols` long.
+    pub fn new(x: &'a [f32], rows: usize, cols: usize) -> Self {
+        assert_eq!(rows.checked_mul(cols), Some(x.len()), "activations of {rows} rows by {cols}");
+        Self { x, rows, cols, by_256: None, by_32: None }
+    }
+
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Elements of a row.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// The f32 values.
+    pub(crate) fn values(&self) -> &'a [f32] {
+        self.x
+    }
+
+    /// Makes the form with blocks of `block_len` (32 or 256; 1 needs none) unless it is there.
+    pub(crate) fn prepare(&mut self, team: &Team, level: Level, block_len: usize) {
+        let place = match block_len {
+            256 => &mut self.by_256,
+            32 => &mut self.by_32,
+            _ => return,
+        };
+        if place.is_none() {
+            *place = Some(Quantized::new(team, level, self.x, self.rows, block_len));
+        }
+    }
+
+    /// The form with blocks of `block_len`.
+    pub(crate) fn quantized(&self, block_len: usize) -> &Quantized {
+        let place = if block_len == 256 { &self.by_256 } else { &self.by_32 };
+        place.as_ref().expect("prepared before the threads start")
+    }
+}
+
+impl Quantized {
+    fn new(team: &Team, level: Level, x: &[f32], rows: usize, block_len: usize) -> Self {
+        let run = Self::run(block_len);
+        let mut new = Self {
+            q: vec![0; x.len()],
+            d: vec![0.0; x.len() / block_len],
+            sums: vec![0; x.len() / run],
+            sums_32: vec![0; if block_len == 256 { x.len() / 32 } else { 0 }],
+        };
+        if x.is_empty() {
+            return new;
+        }
+        let blocks = x.len() / rows / block_len;
+        // A split pays from about this size.
+        let shares = if x.len() < 32_768 { 1 } else { team.threads() };
+        let mut parts = Vec::with_capacity(shares);
+        let mut rest =
+            Part { first: 0, q: &mut new.q, d: &mut new.d, sums: &mut new.sums, sums_32: &mut new.sums_32 };
+        for share in 0..shares {
+            let count = blocks * (share + 1) / shares - blocks * share / shares;
+            let (part, after) = rest.split(count, rows, block_len);
+            parts.push(Mutex::new(part));
+            rest = after;
+        }
+        if let [part] = &mut parts[..] {
+            part.get_mut().unwrap_or_else(PoisonError::into_inner).quantize(level, x, rows, block_len);
+        } else {
+            team.run(|worker, _| {
+                let mut part = parts[worker].lock().unwrap_or_else(PoisonError::into_inner);
+                part.quantize(level, x, rows, block_len);
+            });
+        }
+        drop(parts);
+        new
+    }
+
+    /// Elements that share a sum.
+    pub(crate) fn run(block_len: usize) -> usize {
+        block_len.min(if block_len == 256 { 16 } else { 32 })
+    }
+}
+
+/// Where the quantised form of some neighbouring blocks of all rows goes.
+struct Part<'a> {
+    /// The first of the blocks.
+    first: usize,
+    q: &'a mut [i8],
+    d: &'a mut [f32],
+    sums: &'a mut [i16],
+    sums_32: &'a mut [i16],
+}
+
+impl<'a> Part<'a> {
+    /// The first `blocks`, and the others.
+    fn split(self, blocks: usize, rows: usize, block_len: usize) -> (Self, Self) {
+        let len = blocks * rows * block_len;
+        let (q, q_rest) = self.q.split_at_mut(len);
+        let (d, d_rest) = self.d.split_at_mut(blocks * rows);
+        let (sums, sums_rest) = self.sums.split_at_mut(len / Quantized::run(block_len));
+        let (sums_32, sums_32_rest) = self.sums_32.split_at_mut(if block_len == 256 { len / 32 } else { 0 });
+        (
+            Self { first: self.first, q, d, sums, sums_32 },
+            Self { first: self.first + blocks, q: q_rest, d: d_rest, sums: sums_rest, sums_32: sums_32_rest },
+        )
+    }
+
+    fn quantize(&mut self, level: Level, x: &[f32], rows: usize, block_len: usize) {
+        let part = self;
+        dispatch!(level, |S| fn(part: &mut Part<'_>, x: &[f32], rows: usize, block_len: usize) {
+            if block_len == 256 {
+                quantize_blocks::<256, 16>(part, x, rows);
+                for (sum, pair) in part.sums_32.iter_mut().zip(part.sums.as_chunks::<2>().0) {
+                    *sum = pair[0] + pair[1];
+                }
+            } else {
+                quantize_blocks::<32, 32>(part, x, rows);
+            }
+        });
+    }
+}
+
+#[inline(always)]
+fn quantize_blocks<const LEN: usize, const RUN: usize>(part: &mut Part<'_>, x: &[f32], rows: usize) {
+    let cols = x.len() / rows;
+    let places = part.q.as_chunks_mut::<LEN>().0.iter_mut().zip(part.d.iter_mut());
+    for (i, ((q, d), sums)) in places.zip(part.sums.chunks_exact_mut(LEN / RUN)).enumerate() {
+        let (block, row) = (part.first + i / rows, i % rows);
+        let x = x[row * cols + block * LEN..].first_chunk::<LEN>().expect("a row is whole blocks");
+        *d = quantize_block(x, q);
+        for (sum, q) in sums.iter_mut().zip(q.as_chunks::<RUN>().0) {
+            *sum = q.iter().map(|&q| i16::from(q)).sum();
+        }
+    }
+}
+
+#[inline(always)]
+fn quantize_block<const LEN: usize>(x: &[f32; LEN], q: &mut [i8; LEN]) -> f32 {
+    const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23: adding it rounds to a whole number, ties to even
+    const SMALLEST: f32 = 7.888_609e-31; // 2^-100: 127 / amax stays finite
+    // Without the sign bit, the order of the bits is that of the values, with NaN above infinity.
+    let amax_bits = x.iter().fold(0, |m: u32, x| m.max(x.to_bits() & 0x7fff_ffff));
+    let amax = f32::from_bits(amax_bits);
+    if !amax.is_finite() || amax < SMALLEST {
+        q.fill(0);
+        return if amax.is_finite() { 0.0 } else { f32::NAN };
+    }
+    let inverse = 127.0 / amax;
+    for (q, x) in q.iter_mut().zip(x) {
+        *q = (x * inverse + ROUND).to_bits() as u8 as i8; // the low byte of the mantissa is the integer
+    }
+    amax / 127.0
+}

@@ -1,0 +1,158 @@
+//! Sixteen lanes of i32 or f32: the few operations the kernels are written in, for every kind of CPU.
+//!
+//! All kinds give the same bits: integer operations are exact, and float ones correctly rounded.
+#![allow(unsafe_code)]
+#![allow(unsafe_op_in_unsafe_fn, reason = "every function here is one or two intrinsics with one contract")]
+
+use std::sync::OnceLock;
+
+mod portable;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+pub(crate) use portable::Portable;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86::{Avx2, Avx512};
+
+/// A kind of CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Level {
+    /// Whatever the crate was compiled for.
+    Portable,
+    /// AVX2, FMA, F16C.
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    /// AVX-512 F, BW, DQ, VL and VNNI.
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+}
+
+impl Level {
+    /// The best this CPU has. `SPECGEN_CPU=scalar|avx2|avx512`, read once, asks for less.
+    pub(crate) fn get() -> Self {
+        static LEVEL: OnceLock<Level> = OnceLock::new();
+        *LEVEL.get_or_init(|| {
+            let wanted = std::env::var("SPECGEN_CPU").unwrap_or_default();
+            let available = Self::available();
+            let limit = match wanted.as_str() {
+                "scalar" => Self::Portable,
+                #[cfg(target_arch = "x86_64")]
+                "avx2" => Self::Avx2,
+                _ => return *available.last().expect("portable is always there"),
+            };
+            *available.iter().rfind(|&&level| level <= limit).expect("portable is always there")
+        })
+    }
+
+    /// All this CPU has, in ascending order.
+    pub(crate) fn available() -> Vec<Self> {
+        let mut levels = vec![Self::Portable];
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c")
+        {
+            levels.push(Self::Avx2);
+            if is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512dq")
+                && is_x86_feature_detected!("avx512vl")
+                && is_x86_feature_detected!("avx512vnni")
+            {
+                levels.push(Self::Avx512);
+            }
+        }
+        levels
+    }
+}
+
+/// Runs a function under the instruction set of `$level`: `dispatch!(level, body::<S>(args))` calls
+/// `body` with `S` bound to the kind, compiled with its features. The body must be `#[inline(always)]`.
+macro_rules! dispatch {
+    ($level:expr, |$s:ident $(, $generic:ident: $bound:path)?| fn($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block) => {{
+        #[inline(always)]
+        unsafe fn generic<$s: $crate::isa::Isa $(, $generic: $bound)?>($($arg: $ty),*) $(-> $ret)? $body
+
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx2,fma,f16c")]
+        unsafe fn avx2$(<$generic: $bound>)?($($arg: $ty),*) $(-> $ret)? {
+            // SAFETY: the caller's contract.
+            unsafe { generic::<$crate::isa::Avx2 $(, $generic)?>($($arg),*) }
+        }
+
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+        unsafe fn avx512$(<$generic: $bound>)?($($arg: $ty),*) $(-> $ret)? {
+            // SAFETY: the caller's contract.
+            unsafe { generic::<$crate::isa::Avx512 $(, $generic)?>($($arg),*) }
+        }
+
+        match $level {
+            // SAFETY: no instruction beyond the compiled ones.
+            $crate::isa::Level::Portable => unsafe { generic::<$crate::isa::Portable $(, $generic)?>($($arg),*) },
+            // SAFETY: a level is only made where the CPU has its features.
+            #[cfg(target_arch = "x86_64")]
+            $crate::isa::Level::Avx2 => unsafe { avx2$(::<$generic>)?($($arg),*) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            $crate::isa::Level::Avx512 => unsafe { avx512$(::<$generic>)?($($arg),*) },
+        }
+    }};
+}
+pub(crate) use dispatch;
+
+/// A kind of CPU as operations on 16 lanes.
+///
+/// # Safety
+/// Of every function: the CPU has the kind's features, and pointers are good for what is read or
+/// written (64 bytes, unaligned, unless said otherwise).
+#[allow(clippy::missing_safety_doc, reason = "said once, above")]
+pub(crate) trait Isa: Copy {
+    /// 16 x i32.
+    type I: Copy;
+    /// 16 x f32.
+    type F: Copy;
+    /// Activation rows that share a loaded line; more would not fit the registers.
+    const ROWS: usize;
+
+    /// 16 rows of 16 bytes, `stride` bytes apart: line `i` has bytes `4 i..4 i + 4` of row `n` in lane `n`.
+    unsafe fn columns(from: *const u8, stride: usize) -> [Self::I; 4];
+    unsafe fn load(from: *const u8) -> Self::I;
+    unsafe fn store(to: *mut u8, v: Self::I);
+    unsafe fn splat(x: i32) -> Self::I;
+    unsafe fn and(a: Self::I, b: Self::I) -> Self::I;
+    unsafe fn or(a: Self::I, b: Self::I) -> Self::I;
+    unsafe fn xor(a: Self::I, b: Self::I) -> Self::I;
+    unsafe fn shl(a: Self::I, bits: i32) -> Self::I;
+    /// Zeros come in.
+    unsafe fn shr(a: Self::I, bits: i32) -> Self::I;
+    /// The sign comes in.
+    unsafe fn sar(a: Self::I, bits: i32) -> Self::I;
+    unsafe fn add(a: Self::I, b: Self::I) -> Self::I;
+    unsafe fn sub(a: Self::I, b: Self::I) -> Self::I;
+    unsafe fn mul(a: Self::I, b: Self::I) -> Self::I;
+    /// `acc + sum of w[b] * x[b]` over 4 bytes: `w` unsigned (at most 63 unless `WIDE`), `x` signed.
+    unsafe fn dot4<const WIDE: bool>(acc: Self::I, w: Self::I, x: [i8; 4]) -> Self::I;
+    /// `acc + sum of w[b] * x[b]` over 2 halves, both i16.
+    unsafe fn dot2(acc: Self::I, w: Self::I, x: [i16; 2]) -> Self::I;
+    /// To f32, ties to even.
+    unsafe fn to_f(a: Self::I) -> Self::F;
+    /// The low half of each lane, an f16, to f32.
+    unsafe fn f16_to_f(a: Self::I) -> Self::F;
+    /// 16 x f16 (32 bytes).
+    unsafe fn load_f16(from: *const u8) -> Self::F;
+    /// 16 x bf16 (32 bytes).
+    unsafe fn load_bf16(from: *const u8) -> Self::F;
+    unsafe fn load_f(from: *const f32) -> Self::F;
+    unsafe fn store_f(to: *mut f32, v: Self::F);
+    unsafe fn splat_f(x: f32) -> Self::F;
+    unsafe fn mul_f(a: Self::F, b: Self::F) -> Self::F;
+    /// `a * b + c`, rounded once.
+    unsafe fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    /// `a * b - c`, rounded once.
+    unsafe fn fms(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    /// The sum of the lanes by the tree of [`crate::definition::add_lanes`].
+    unsafe fn sum_f(a: Self::F) -> f32;
+    /// Asks for the cache line at `at`, which may be anywhere.
+    unsafe fn prefetch(at: *const u8);
+}

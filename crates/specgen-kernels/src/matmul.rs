@@ -1,0 +1,269 @@
+//! Activations times weights, split over a team by output rows.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+
+use crate::isa::Level;
+use crate::tile::{self, TILE};
+use crate::{Activations, MatrixRef, Team, dense};
+
+/// `out = x * weights^T` for several weight matrices side by side.
+///
+/// `x` is `[m, cols]`, each part `[rows_i, cols]`, `out` `[m, sum of rows_i]` row-major: a row of
+/// `out` holds its product with the first part, then with the second. Parts may differ in format.
+/// A number depends on its weight row and its activation row only (see `definition.rs`).
+///
+/// # Panics
+/// If a part's `cols` is not `x`'s, or `out` has another length.
+pub fn matmul(team: &Team, parts: &[MatrixRef<'_>], x: &mut Activations<'_>, out: &mut [f32]) {
+    matmul_at(Level::get(), team, parts, x, out);
+}
+
+/// [`matmul`] with the instructions of `level`.
+pub(crate) fn matmul_at(
+    level: Level,
+    team: &Team,
+    parts: &[MatrixRef<'_>],
+    x: &mut Activations<'_>,
+    out: &mut [f32],
+) {
+    let (m, cols) = (x.rows(), x.cols());
+    let width: usize = parts.iter().map(MatrixRef::rows).sum();
+    assert_eq!(out.len(), m * width, "output of {m} rows by {width}");
+    for part in parts {
+        assert_eq!(part.cols(), cols, "in features of a weight matrix and of its input");
+        x.prepare(team, level, part.format().block_len());
+    }
+    if out.is_empty() {
+        return;
+    }
+    let x = &*x;
+    let out = Output { data: out.as_mut_ptr(), width };
+    let total: usize = parts.iter().map(weight).sum();
+    team.run(|worker, workers| {
+        let share = total * worker / workers..total * (worker + 1) / workers;
+        let (mut start, mut column) = (0, 0);
+        for part in parts {
+            let tiles = tiles_in(part, start, &share);
+            if !tiles.is_empty() {
+                match part.format().block_len() {
+                    // SAFETY: sizes are checked above, and this worker alone has these tiles' columns.
+                    1 => unsafe { dense::multiply(level, part, tiles, x.values(), m, &out, column) },
+                    // SAFETY: as above; the quantised form is prepared.
+                    len => unsafe { tile::multiply(level, part, tiles, x.quantized(len), m, &out, column) },
+                }
+            }
+            start += weight(part);
+            column += part.rows();
+        }
+    });
+}
+
+/// What a part costs: its bytes, whole tiles counted.
+fn weight(part: &MatrixRef<'_>) -> usize {
+    part.rows().div_ceil(TILE) * tile_weight(part)
+}
+
+fn tile_weight(part: &MatrixRef<'_>) -> usize {
+    (TILE * part.row_bytes()).max(1)
+}
+
+/// The tiles of `part`, whose cost begins at `start`, that begin in `share`.
+fn tiles_in(part: &MatrixRef<'_>, start: usize, share: &Range<usize>) -> Range<usize> {
+    let tiles = part.rows().div_ceil(TILE);
+    let at = |cost: usize| cost.saturating_sub(start).div_ceil(tile_weight(part)).min(tiles);
+    at(share.start)..at(share.end)
+}
+
+/// The output matrix, written by all workers at different columns.
+pub(crate) struct Output {
+    data: *mut f32,
+    width: usize,
+}
+
+// SAFETY: workers write disjoint elements and nobody reads before they have joined.
+unsafe impl Sync for Output {}
+
+impl Output {
+    /// Writes `values` into row `row`, from `column` on.
+    ///
+    /// # Safety
+    /// The elements must exist, and no other thread may touch them.
+    #[inline(always)]
+    pub(crate) unsafe fn set_row(&self, row: usize, column: usize, values: &[f32]) {
+        // SAFETY: the caller vouches for it.
+        unsafe {
+            let to = self.data.add(row * self.width + column);
+            to.copy_from_nonoverlapping(values.as_ptr(), values.len());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::definition::{dot_dense, dot_quantized};
+    use crate::testing::{FORMATS, Rng, random};
+    use crate::{Format, dequantize};
+    use proptest::prelude::*;
+
+    /// The outputs of one part by definition, `[m, rows]`.
+    fn by_definition(part: &MatrixRef<'_>, x: &Activations<'_>) -> Vec<f32> {
+        let cols = part.cols();
+        let one = |r: usize, row: usize| match part.format().block_len() {
+            1 => dot_dense(part.format(), part.row(row), &x.values()[r * cols..(r + 1) * cols]),
+            len => dot_quantized(part.format(), part.row(row), x.quantized(len), x.rows(), r),
+        };
+        (0..x.rows()).flat_map(|r| (0..part.rows()).map(move |row| one(r, row))).collect()
+    }
+
+    fn bits(x: &[f32]) -> Vec<u32> {
+        x.iter().map(|x| x.to_bits()).collect()
+    }
+
+    /// Rows of very different sizes, some elements zero.
+    fn inputs(rng: &mut Rng, m: usize, cols: usize) -> Vec<f32> {
+        let mut x = rng.normals(m * cols);
+        for (r, x) in x.chunks_exact_mut(cols).enumerate() {
+            let size = [1.0, 1e-3, 30.0, 0.0][r % 4];
+            for (i, x) in x.iter_mut().enumerate() {
+                *x *= if i % 7 == r % 7 { 0.0 } else { size };
+            }
+        }
+        x
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn every_path_gives_the_bits_of_the_definition(
+            format in 0..FORMATS.len(), other in 0..FORMATS.len(),
+            m in 1usize..=17, rows in 1usize..70, blocks in 1usize..4, threads in 1usize..=4, seed: u64,
+        ) {
+            let formats = [FORMATS[format], FORMATS[other]];
+            let longest = formats[0].block_len().max(formats[1].block_len());
+            let cols = if longest == 1 { 37 * blocks } else { longest * blocks };
+            let mut rng = Rng::new(seed);
+            let x = inputs(&mut rng, m, cols);
+            let data = formats.map(|format| random(format, rows * cols, rng.next()));
+            let parts: Vec<_> =
+                formats.iter().zip(&data).map(|(&f, data)| MatrixRef::new(f, rows, cols, data).unwrap()).collect();
+            let team = Team::new(threads);
+            let mut first: Option<Vec<u32>> = None;
+            for level in Level::available() {
+                let mut act = Activations::new(&x, m, cols);
+                let mut out = vec![f32::NAN; m * 2 * rows];
+                matmul_at(level, &team, &parts, &mut act, &mut out);
+                let wanted = [by_definition(&parts[0], &act), by_definition(&parts[1], &act)];
+                for r in 0..m {
+                    for (p, wanted) in wanted.iter().enumerate() {
+                        let got = &out[(2 * r + p) * rows..(2 * r + p + 1) * rows];
+                        prop_assert_eq!(bits(got), bits(&wanted[r * rows..(r + 1) * rows]), "{:?} {:?} row {}", level, formats[p], r);
+                    }
+                }
+                prop_assert_eq!(first.get_or_insert_with(|| bits(&out)), &bits(&out), "{:?}", level);
+            }
+        }
+    }
+
+    /// Constant and alternating inputs with all weight bits set make the largest sums there are.
+    #[test]
+    fn the_largest_sums_do_not_overflow() {
+        let team = Team::new(1);
+        for format in FORMATS {
+            let cols = 512;
+            let mut data = random(format, 16 * cols, 1);
+            if format.block_len() > 1 {
+                let scales: &[usize] = match format {
+                    Format::Q2_K => &[80, 81, 82, 83],
+                    Format::Q3_K => &[108, 109],
+                    Format::Q6_K => &[208, 209],
+                    Format::Q4_0 | Format::Q5_0 | Format::Q8_0 => &[0, 1],
+                    _ => &[0, 1, 2, 3],
+                };
+                for block in data.chunks_exact_mut(format.block_bytes()) {
+                    for (i, b) in block.iter_mut().enumerate() {
+                        if !scales.contains(&i) {
+                            *b = 0xff;
+                        }
+                    }
+                }
+            }
+            let part = MatrixRef::new(format, 16, cols, &data).unwrap();
+            let x: Vec<f32> =
+                (0..2 * cols).map(|i| if i >= cols && i % 2 == 1 { -1.0 } else { 1.0 }).collect();
+            for level in Level::available() {
+                let mut act = Activations::new(&x, 2, cols);
+                let mut out = vec![0.0; 32];
+                matmul_at(level, &team, &[part], &mut act, &mut out);
+                assert_eq!(bits(&out), bits(&by_definition(&part, &act)), "{format:?} {level:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn products_are_close_to_those_of_the_values() {
+        let team = Team::new(2);
+        let (rows, cols) = (24, 1024);
+        for format in FORMATS {
+            let mut rng = Rng::new(3);
+            let x = rng.normals(cols);
+            let data = random(format, rows * cols, 4);
+            let mut w = vec![0.0; rows * cols];
+            dequantize(format, &data, &mut w);
+            let mut out = vec![0.0; rows];
+            let part = MatrixRef::new(format, rows, cols, &data).unwrap();
+            matmul(&team, &[part], &mut Activations::new(&x, 1, cols), &mut out);
+            for (w, got) in w.chunks_exact(cols).zip(out) {
+                let exact: f64 = w.iter().zip(&x).map(|(&w, &x)| f64::from(w) * f64::from(x)).sum();
+                // An activation is off by at most half a step of amax / 127, amax about 4, evenly spread.
+                let norm = w.iter().map(|&w| f64::from(w).powi(2)).sum::<f64>().sqrt();
+                let step = if format.block_len() == 1 { 1e-6 } else { 4.5 / 127.0 / 12f64.sqrt() };
+                let error = (f64::from(got) - exact).abs() / (norm * step);
+                assert!(error < 5.0, "{format:?}: {got} for {exact}, {error} deviations off");
+            }
+        }
+    }
+
+    #[test]
+    fn a_bad_number_spoils_its_row_only() {
+        let team = Team::new(2);
+        let (m, rows, cols) = (3, 20, 512);
+        let clean = Rng::new(5).normals(m * cols);
+        for format in FORMATS {
+            let data = random(format, rows * cols, 6);
+            let part = MatrixRef::new(format, rows, cols, &data).unwrap();
+            let run = |x: &[f32]| {
+                let mut out = vec![0.0; m * rows];
+                matmul(&team, &[part], &mut Activations::new(x, m, cols), &mut out);
+                out
+            };
+            let wanted = run(&clean);
+            for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                let mut x = clean.clone();
+                x[cols + 300] = bad;
+                let out = run(&x);
+                assert!(out[rows..2 * rows].iter().all(|x| !x.is_finite()), "{format:?} {bad}");
+                for r in [0, 2] {
+                    let row = r * rows..(r + 1) * rows;
+                    assert_eq!(bits(&out[row.clone()]), bits(&wanted[row]), "{format:?} {bad}");
+                }
+            }
+            // Sizes at the ends of f32 must not turn into nonsense.
+            for size in [1e-38, 1e-44, 1e37] {
+                let x: Vec<f32> = clean.iter().map(|x| x * size).collect();
+                assert!(run(&x).iter().all(|x| x.is_finite()), "{format:?} {size}");
+            }
+        }
+    }
+
+    #[test]
+    fn sizes_that_do_not_agree_make_no_matrix() {
+        assert!(MatrixRef::new(Format::Q4_K, 2, 128, &[0; 144]).is_none());
+        assert!(MatrixRef::new(Format::Q4_K, 2, 256, &[0; 287]).is_none());
+        assert!(MatrixRef::new(Format::Q4_K, 2, 256, &[0; 288]).is_some());
+        assert!(MatrixRef::new(Format::F32, usize::MAX, 256, &[]).is_none());
+        assert!(MatrixRef::new(Format::F16, 0, 256, &[]).is_some());
+    }
+}

@@ -1,0 +1,145 @@
+//! Where a model runs: the one place that decides between our CPU kernels and candle's devices.
+
+use std::{fmt, str::FromStr, sync::Arc};
+
+use specgen_kernels::Team;
+
+use crate::error::{Error, Result};
+
+/// A device as a user names it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeviceSpec {
+    /// Our own kernels.
+    #[default]
+    Cpu,
+    /// The reference: candle's operations on the CPU, slower, for cross-checks.
+    Reference,
+    /// The CUDA device with this index.
+    Cuda(usize),
+    /// The Metal device.
+    Metal,
+}
+
+impl FromStr for DeviceSpec {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let unknown = || {
+            Error::InvalidArgument(format!(
+                "device `{text}` is unknown; wanted cpu, cuda, cuda:INDEX, metal or reference"
+            ))
+        };
+        match text {
+            "cpu" => Ok(Self::Cpu),
+            "reference" => Ok(Self::Reference),
+            "cuda" => Ok(Self::Cuda(0)),
+            "metal" => Ok(Self::Metal),
+            _ => {
+                let index = text.strip_prefix("cuda:").ok_or_else(unknown)?;
+                index.parse().map(Self::Cuda).map_err(|_| unknown())
+            }
+        }
+    }
+}
+
+impl fmt::Display for DeviceSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cpu => f.write_str("cpu"),
+            Self::Reference => f.write_str("reference"),
+            Self::Cuda(index) => write!(f, "cuda:{index}"),
+            Self::Metal => f.write_str("metal"),
+        }
+    }
+}
+
+/// An opened device, shared by target and draft.
+#[derive(Clone)]
+pub struct Device {
+    spec: DeviceSpec,
+    pub(crate) kind: DeviceKind,
+}
+
+#[derive(Clone)]
+pub(crate) enum DeviceKind {
+    /// Our kernels on a thread team.
+    Cpu(Arc<Team>),
+    /// Anything candle drives.
+    Candle(candle_core::Device),
+}
+
+impl Device {
+    /// Opens a device. `threads` is the size of the CPU's thread team; 0: one per physical core available.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where this build lacks the backend or the machine the device.
+    pub fn open(spec: DeviceSpec, threads: usize) -> Result<Self> {
+        let kind = match spec {
+            DeviceSpec::Cpu => DeviceKind::Cpu(Arc::new(Team::new(threads))),
+            DeviceSpec::Reference => DeviceKind::Candle(candle_core::Device::Cpu),
+            DeviceSpec::Cuda(index) => DeviceKind::Candle(open_cuda(index)?),
+            DeviceSpec::Metal => DeviceKind::Candle(open_metal()?),
+        };
+        Ok(Self { spec, kind })
+    }
+
+    /// What it was opened as.
+    pub fn spec(&self) -> DeviceSpec {
+        self.spec
+    }
+
+    /// Threads of the CPU team; 1 for other devices, which one engine thread drives.
+    pub fn threads(&self) -> usize {
+        match &self.kind {
+            DeviceKind::Cpu(team) => team.threads(),
+            DeviceKind::Candle(_) => 1,
+        }
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Device({}, {} threads)", self.spec, self.threads())
+    }
+}
+
+#[cfg(feature = "cuda")]
+fn open_cuda(index: usize) -> Result<candle_core::Device> {
+    let fail = |e| Error::Unsupported(format!("cuda:{index} cannot be opened: {e}"));
+    // One real stream for target and draft: candle's default is a stream per thread, which races across threads.
+    let device = candle_core::Device::new_cuda_with_stream(index).map_err(fail)?;
+    Ok(device)
+}
+
+#[cfg(not(feature = "cuda"))]
+fn open_cuda(index: usize) -> Result<candle_core::Device> {
+    Err(Error::Unsupported(format!(
+        "cuda:{index} needs a build with CUDA: cargo build --release --features cuda"
+    )))
+}
+
+#[cfg(feature = "metal")]
+fn open_metal() -> Result<candle_core::Device> {
+    candle_core::Device::new_metal(0).map_err(|e| Error::Unsupported(format!("metal cannot be opened: {e}")))
+}
+
+#[cfg(not(feature = "metal"))]
+fn open_metal() -> Result<candle_core::Device> {
+    Err(Error::Unsupported("metal needs a build with Metal: cargo build --release --features metal".into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_names_round_trip() {
+        for name in ["cpu", "reference", "cuda:0", "cuda:3", "metal"] {
+            assert_eq!(name.parse::<DeviceSpec>().expect("a known name").to_string(), name);
+        }
+        for name in ["", "gpu", "cuda:", "cuda:x", "cuda:-1"] {
+            let error = name.parse::<DeviceSpec>().expect_err("not a device").to_string();
+            assert!(error.contains("wanted cpu"), "{error}");
+        }
+    }
+}

@@ -1,1 +1,0 @@
-//! Next-token distributions: probability, draw, residual; arithmetic only.

@@ -1,0 +1,347 @@
+//! `Engine`: what is loaded once and shared: a target, its drafter, tokenizer and chat template.
+
+use std::{path::PathBuf, sync::Arc};
+
+use crate::{
+    chat::ChatTemplate,
+    device::{Device, DeviceSpec},
+    draft::{Drafter, ModelDrafter, NgramDrafter, NoDraft, check_vocab},
+    error::{Error, Result},
+    memory,
+    model::{LoadOptions, Model, load},
+    models::{NoProgress, Progress, Store, StoreOptions},
+    open::OpenModel,
+    rng::random_seed,
+    round::Rounds,
+    sampling::{Sampler, SamplingParams},
+    sequence::{Limits, Memory, Request, Sequence},
+    session::Session,
+    text::TextOutput,
+    tokenizer::Tokenizer,
+};
+
+/// Tokens drafted per round unless the caller says otherwise.
+pub const DEFAULT_NUM_DRAFT_TOKENS: usize = 4;
+/// Tokens of context unless the caller says otherwise, where the model was trained on at least as many.
+pub const DEFAULT_CONTEXT_LEN: usize = 8192;
+/// The model used where none is named.
+pub const DEFAULT_MODEL: &str = "smollm2-135m-instruct";
+/// Prompt tokens fed in one pass.
+const PREFILL_CHUNK: usize = 256;
+
+/// Who drafts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum DraftSource {
+    /// Nobody: plain decoding.
+    None,
+    /// The text's own past.
+    #[default]
+    Ngram,
+    /// A smaller model of the same vocabulary: a name, a path or a hub repository.
+    Model(String),
+}
+
+impl From<&str> for DraftSource {
+    /// `none`, `ngram`, or a model.
+    fn from(name: &str) -> Self {
+        match name {
+            "none" => Self::None,
+            "ngram" => Self::Ngram,
+            model => Self::Model(model.to_owned()),
+        }
+    }
+}
+
+/// A loaded target with its drafter. Cheap to clone; sessions share it.
+#[derive(Clone)]
+pub struct Engine(Arc<Inner>);
+
+struct Inner {
+    target: Arc<dyn Model>,
+    drafter: Arc<dyn Drafter>,
+    tokenizer: Option<Tokenizer>,
+    chat_template: Option<ChatTemplate>,
+    name: String,
+    /// Ids that may be said: the tokenizer's, where the head is padded beyond them.
+    vocab_size: usize,
+    end_ids: Vec<u32>,
+    num_draft_tokens: usize,
+}
+
+impl Engine {
+    /// Starts the description of an engine over `target`: a model's name, a path to a file or folder, or a hub
+    /// repository.
+    pub fn builder(target: impl Into<String>) -> EngineBuilder {
+        EngineBuilder {
+            target: target.into(),
+            draft: DraftSource::default(),
+            num_draft_tokens: DEFAULT_NUM_DRAFT_TOKENS,
+            device: DeviceSpec::default(),
+            threads: 0,
+            context_len: None,
+            store: None,
+            overrides: Overrides::default(),
+        }
+    }
+
+    /// An engine over any model and drafter, without text: prompts are token ids. `end_ids` end a text.
+    pub fn from_parts(
+        target: Arc<dyn Model>,
+        drafter: Arc<dyn Drafter>,
+        num_draft_tokens: usize,
+        end_ids: &[u32],
+    ) -> Self {
+        Self(Arc::new(Inner {
+            vocab_size: target.info().vocab_size,
+            name: target.info().architecture.clone(),
+            target,
+            drafter,
+            tokenizer: None,
+            chat_template: None,
+            end_ids: end_ids.to_vec(),
+            num_draft_tokens,
+        }))
+    }
+
+    /// A conversation with these sampling parameters.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] naming the parameter that is out of range.
+    pub fn session(&self, params: SamplingParams) -> Result<Session> {
+        Session::new(self.clone(), params)
+    }
+
+    /// The target.
+    pub fn target(&self) -> &Arc<dyn Model> {
+        &self.0.target
+    }
+
+    /// The target's name, as given.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// The tokenizer, where there is one.
+    pub fn tokenizer(&self) -> Option<&Tokenizer> {
+        self.0.tokenizer.as_ref()
+    }
+
+    /// The chat template, where the model has one.
+    pub fn chat_template(&self) -> Option<&ChatTemplate> {
+        self.0.chat_template.as_ref()
+    }
+
+    /// The chat template, or the reason why messages cannot be used.
+    pub(crate) fn need_chat_template(&self) -> Result<&ChatTemplate> {
+        self.chat_template().ok_or_else(|| {
+            Error::Unsupported(format!(
+                "{} has no chat template: it is a base model, or its template was lost in conversion; \
+                 give raw text (--raw) or a template (--chat-template FILE)",
+                self.name()
+            ))
+        })
+    }
+
+    /// Ids that may be said.
+    pub fn vocab_size(&self) -> usize {
+        self.0.vocab_size
+    }
+
+    /// Tokens a text may have, prompt included.
+    pub fn context_len(&self) -> usize {
+        self.0.target.info().context_len
+    }
+
+    /// Ids that end a text.
+    pub fn end_ids(&self) -> &[u32] {
+        &self.0.end_ids
+    }
+
+    /// The tokenizer, or the reason why text cannot be used.
+    pub(crate) fn need_tokenizer(&self) -> Result<&Tokenizer> {
+        self.tokenizer().ok_or_else(|| {
+            Error::Unsupported("this engine has no tokenizer; give token ids instead of text".into())
+        })
+    }
+
+    /// Begins a sequence, over the caches that `memory` holds from an earlier text, if any. [`Session`] does this for
+    /// one conversation; do it yourself to run many sequences through the same rounds.
+    ///
+    /// # Errors
+    /// An empty prompt or one longer than the context, parameters out of range, an empty stop string, a stop string
+    /// without a tokenizer. `memory` is taken only on success.
+    pub fn start(&self, request: &Request<'_>, memory: &mut Option<Memory>) -> Result<Sequence> {
+        let context_len = self.context_len();
+        if request.prompt.is_empty() {
+            return Err(Error::InvalidArgument(
+                "the prompt is empty; give at least one token of text".into(),
+            ));
+        }
+        if request.prompt.len() > context_len {
+            return Err(Error::ContextOverflow { len: request.prompt.len(), max: context_len });
+        }
+        if !request.stops.is_empty() {
+            self.need_tokenizer()?;
+        }
+        let sampler = Sampler::new(request.params, self.vocab_size())?;
+        let text = self.tokenizer().map(|tokenizer| TextOutput::new(tokenizer, request.stops)).transpose()?;
+        let end_ids = if request.ignore_eos { Vec::new() } else { self.end_ids().to_vec() };
+        let limits = Limits { max_tokens: request.max_tokens, context_len, end_ids };
+        let memory = memory.take().unwrap_or_else(|| Memory {
+            cache: self.0.target.new_cache(),
+            draft_state: self.0.drafter.new_state(),
+        });
+        let seed = request.params.seed.unwrap_or_else(random_seed);
+        Ok(Sequence::new(request.prompt, memory, (sampler, seed), limits, text))
+    }
+
+    /// Rounds over this engine's target and drafter.
+    pub fn rounds(&self) -> Rounds {
+        Rounds::new(self.0.target.clone(), self.0.drafter.clone(), self.0.num_draft_tokens, PREFILL_CHUNK)
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("name", &self.name()).finish_non_exhaustive()
+    }
+}
+
+/// What replaces a model's own tokenizer or template.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Overrides {
+    /// A `tokenizer.json`.
+    pub tokenizer: Option<PathBuf>,
+    /// The name of a GGUF vocabulary's pre-tokenizer, where the file's own is missing or unknown.
+    pub tokenizer_pre: Option<String>,
+    /// A file with a chat template (Jinja).
+    pub chat_template: Option<PathBuf>,
+}
+
+/// The description of an engine.
+#[derive(Clone, Debug)]
+pub struct EngineBuilder {
+    target: String,
+    draft: DraftSource,
+    num_draft_tokens: usize,
+    device: DeviceSpec,
+    threads: usize,
+    context_len: Option<usize>,
+    store: Option<StoreOptions>,
+    overrides: Overrides,
+}
+
+impl EngineBuilder {
+    /// Who drafts; without this call the text's own past does.
+    #[must_use]
+    pub fn draft(mut self, draft: impl Into<DraftSource>) -> Self {
+        self.draft = draft.into();
+        self
+    }
+
+    /// Tokens drafted per round; 0 is plain decoding.
+    #[must_use]
+    pub fn num_draft_tokens(mut self, k: usize) -> Self {
+        self.num_draft_tokens = k;
+        self
+    }
+
+    /// Where the models run.
+    #[must_use]
+    pub fn device(mut self, device: DeviceSpec) -> Self {
+        self.device = device;
+        self
+    }
+
+    /// CPU threads; 0, the default: one per physical core available.
+    #[must_use]
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = threads;
+        self
+    }
+
+    /// Tokens a text may have; by default 8192, or what the model was trained on where that is less.
+    #[must_use]
+    pub fn context_len(mut self, context_len: usize) -> Self {
+        self.context_len = Some(context_len);
+        self
+    }
+
+    /// Where models by name live and come from; by default as the environment says.
+    #[must_use]
+    pub fn store(mut self, store: StoreOptions) -> Self {
+        self.store = Some(store);
+        self
+    }
+
+    /// What replaces the target's own tokenizer or chat template.
+    #[must_use]
+    pub fn overrides(mut self, overrides: Overrides) -> Self {
+        self.overrides = overrides;
+        self
+    }
+
+    /// Loads everything, fetching models by name on first use.
+    ///
+    /// # Errors
+    /// Anything that keeps a model from being found, fetched, read or held in memory; a draft of another vocabulary.
+    pub fn build(self) -> Result<Engine> {
+        self.build_with(&NoProgress)
+    }
+
+    /// As [`EngineBuilder::build`], telling `progress` of long work.
+    ///
+    /// # Errors
+    /// As [`EngineBuilder::build`].
+    pub fn build_with(self, progress: &dyn Progress) -> Result<Engine> {
+        let store = Store::new(match self.store {
+            Some(options) => options,
+            None => StoreOptions::from_env()?,
+        });
+        let target = OpenModel::open(&store.resolve(&self.target, progress)?, &self.overrides)?;
+        let draft = match &self.draft {
+            DraftSource::Model(name) => {
+                let draft = OpenModel::open(&store.resolve(name, progress)?, &Overrides::default())?;
+                let shared = check_vocab(&target.tokenizer, &draft.tokenizer)?;
+                Some((draft, shared))
+            }
+            DraftSource::None | DraftSource::Ngram => None,
+        };
+
+        let context_of = |model: &OpenModel| {
+            let trained = model.config.context_len;
+            self.context_len.unwrap_or(DEFAULT_CONTEXT_LEN.min(trained))
+        };
+        let context_len = context_of(&target);
+        // A draft with a shorter context is fine: where it is full, drafting stops.
+        let draft_context = |draft: &OpenModel| context_len.min(draft.config.context_len);
+        let rows = self.num_draft_tokens + 1;
+        let mut plan = vec![target.memory(context_len, rows)];
+        plan.extend(draft.iter().map(|(draft, _)| draft.memory(draft_context(draft), 1)));
+        memory::check(&plan)?;
+
+        let device = Device::open(self.device, self.threads)?;
+        let load_model = |model: &OpenModel, context_len| {
+            let options = LoadOptions { device: device.clone(), context_len: Some(context_len) };
+            load(&model.weights, model.config_for(context_len)?, &options)
+        };
+        let model = load_model(&target, context_len)?;
+        let drafter: Arc<dyn Drafter> = match (&self.draft, &draft) {
+            (_, Some((draft, shared))) => {
+                Arc::new(ModelDrafter::new(load_model(draft, draft_context(draft))?, *shared))
+            }
+            (DraftSource::Ngram, _) => Arc::new(NgramDrafter::default()),
+            _ => Arc::new(NoDraft),
+        };
+        Ok(Engine(Arc::new(Inner {
+            vocab_size: target.tokenizer.vocab_size().min(model.info().vocab_size),
+            end_ids: target.tokenizer.end_of_generation().to_vec(),
+            name: target.name,
+            tokenizer: Some(target.tokenizer),
+            chat_template: target.chat_template,
+            target: model,
+            drafter,
+            num_draft_tokens: self.num_draft_tokens,
+        })))
+    }
+}

@@ -1,0 +1,101 @@
+//! The memory plan: what a target and a draft will take, against what the machine has, before anything is loaded.
+
+use crate::{
+    error::{Error, Result},
+    model::config::ArchConfig,
+};
+
+/// What one model will take, in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelMemory {
+    /// The model's name.
+    pub name: String,
+    /// All weights at their stored width.
+    pub weights: u64,
+    /// Keys and values of one sequence of the whole context.
+    pub kv_cache: u64,
+    /// The logits rows of a pass over a draft.
+    pub logits: u64,
+}
+
+impl ModelMemory {
+    /// A plan for `context_len` tokens of context and passes of `rows` logits rows, keys and values in f32.
+    pub fn new(name: &str, config: &ArchConfig, weights: u64, context_len: usize, rows: usize) -> Self {
+        let per_token = 2 * (config.kv_dim() * config.layers.len() * size_of::<f32>()) as u64;
+        Self {
+            name: name.to_owned(),
+            weights,
+            kv_cache: per_token.saturating_mul(context_len as u64),
+            logits: (rows * config.vocab_size * size_of::<f32>()) as u64,
+        }
+    }
+
+    /// All of it.
+    pub fn total(&self) -> u64 {
+        self.weights.saturating_add(self.kv_cache).saturating_add(self.logits)
+    }
+}
+
+/// Refuses a plan that the machine's free memory cannot hold. Where the system does not tell, nothing is refused.
+///
+/// # Errors
+/// [`Error::OutOfMemory`] with the numbers and what would help.
+pub fn check(models: &[ModelMemory]) -> Result<()> {
+    check_against(models, available())
+}
+
+fn check_against(models: &[ModelMemory], available: Option<u64>) -> Result<()> {
+    let needed = models.iter().map(ModelMemory::total).fold(0, u64::saturating_add);
+    match available {
+        Some(available) if needed > available => Err(Error::OutOfMemory {
+            what: models.iter().map(|m| m.name.as_str()).collect::<Vec<_>>().join(" with draft "),
+            needed,
+            available,
+            advice: "choose a smaller model or draft, or a shorter context (--context)".into(),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Bytes the system could give this process now: the smaller of the machine's and the container's answer.
+pub fn available() -> Option<u64> {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let machine = parse_meminfo(&meminfo)?;
+    Some(cgroup_room().map_or(machine, |room| room.min(machine)))
+}
+
+fn parse_meminfo(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// What a memory cgroup (v2) leaves; its page cache counts as free, since weights are mapped files.
+fn cgroup_room() -> Option<u64> {
+    let read = |name: &str| std::fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok();
+    let max = read("memory.max")?.trim().parse::<u64>().ok()?;
+    let used = read("memory.current")?.trim().parse::<u64>().ok()?;
+    let cached =
+        read("memory.stat")?.lines().find_map(|line| line.strip_prefix("file ")?.parse::<u64>().ok())?;
+    Some(max.saturating_sub(used.saturating_sub(cached)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn meminfo_is_in_kibibytes() {
+        assert_eq!(parse_meminfo("MemTotal: 9 kB\nMemAvailable:   12 kB\n"), Some(12 * 1024));
+        assert_eq!(parse_meminfo("MemTotal: 9 kB\n"), None);
+    }
+
+    #[test]
+    fn a_plan_too_large_is_refused_with_its_numbers() {
+        let plan = |name: &str, weights| ModelMemory { name: name.into(), weights, kv_cache: 10, logits: 1 };
+        let models = [plan("big", 100), plan("small", 5)];
+        assert!(check_against(&models, Some(127)).is_ok());
+        assert!(check_against(&models, None).is_ok());
+        let error = check_against(&models, Some(126)).expect_err("one byte short").to_string();
+        assert!(error.contains("big with draft small needs 127 bytes") && error.contains("126"), "{error}");
+    }
+}

@@ -1,0 +1,147 @@
+//! `Backend`: the operations the decoder is written in, so that it is written once for every device.
+
+use std::ops::Range;
+
+use specgen_kernels::AttentionShape;
+
+use super::{batch::Tree, config::Activation, rope::Angles};
+use crate::{cache::Storage, error::Result, weights};
+
+/// A device's tensors and operations. Activations are f32 `[rows, cols]`; a row never depends on its neighbours.
+pub(crate) trait Backend: Send + Sync + 'static {
+    /// Activations `[rows, cols]`.
+    type Tensor;
+    /// A weight `[out, in]`, possibly several stacked, with their bias.
+    type Linear: Send + Sync;
+    /// An embedding table `[vocab_size, hidden_size]` whose rows are dequantised on use.
+    type Table: Send + Sync;
+    /// A norm's weight.
+    type Norm: Send + Sync;
+    /// One layer's keys and values of one sequence.
+    type LayerKv: LayerKv;
+    /// Angles on the device.
+    type Angles;
+    /// What each row of a batch may see.
+    type Plan;
+
+    /// Stacks `parts` (each `[out, in]`) into one weight whose outputs lie side by side.
+    fn load_linear(&self, parts: &[weights::Tensor], bias: Option<Vec<f32>>) -> Result<Self::Linear>;
+    fn load_table(&self, table: &weights::Tensor) -> Result<Self::Table>;
+    fn load_norm(&self, weight: Vec<f32>) -> Result<Self::Norm>;
+    /// An empty store for rows of `kv_dim` elements.
+    fn new_kv(&self, kv_dim: usize) -> Self::LayerKv;
+    /// Bytes of one element of a stored key or value.
+    fn kv_element_bytes(&self) -> u64;
+
+    fn angles(&self, angles: &Angles) -> Result<Self::Angles>;
+    fn plan(&self, spans: &[Span<'_>], window: Option<usize>) -> Result<Self::Plan>;
+
+    fn embed(&self, table: &Self::Table, tokens: &[u32]) -> Result<Self::Tensor>;
+    fn linear(&self, weight: &Self::Linear, x: &Self::Tensor) -> Result<Self::Tensor>;
+    /// RMS norm over groups of as many elements as the weight has: whole rows, or heads.
+    fn norm(&self, x: &Self::Tensor, weight: &Self::Norm, eps: f32) -> Result<Self::Tensor>;
+    fn rotate(&self, x: Self::Tensor, angles: &Self::Angles, rope: RopeShape) -> Result<Self::Tensor>;
+    /// `activation(gate) * up` of rows that hold gate, then up.
+    fn gate(&self, gate_up: &Self::Tensor, activation: Activation) -> Result<Self::Tensor>;
+    fn add(&self, x: Self::Tensor, y: &Self::Tensor) -> Result<Self::Tensor>;
+    fn scale(&self, x: Self::Tensor, by: f32) -> Result<Self::Tensor>;
+    fn softcap(&self, x: Self::Tensor, cap: f32) -> Result<Self::Tensor>;
+    fn columns(&self, x: &Self::Tensor, columns: Range<usize>) -> Result<Self::Tensor>;
+    fn select_rows(&self, x: &Self::Tensor, rows: &[usize]) -> Result<Self::Tensor>;
+    /// Writes each span's keys and values behind what its cache holds, then attends. `caches` are in span order.
+    fn attend(
+        &self,
+        shape: &AttentionShape,
+        qkv: [&Self::Tensor; 3],
+        caches: &mut [&mut Self::LayerKv],
+        plan: &Self::Plan,
+    ) -> Result<Self::Tensor>;
+    /// Appends all elements to `out`.
+    fn read(&self, x: &Self::Tensor, out: &mut Vec<f32>) -> Result<()>;
+}
+
+/// One layer's keys and values of one sequence.
+pub(crate) trait LayerKv: Send + 'static {
+    fn copy_slot(&mut self, from: usize, to: usize) -> Result<()>;
+    fn bytes(&self) -> u64;
+}
+
+/// The keys and values of all layers of one sequence.
+pub(crate) struct Layers<K>(pub(crate) Vec<K>);
+
+impl<K: LayerKv> Storage for Layers<K> {
+    fn copy_slot(&mut self, from: usize, to: usize) -> Result<()> {
+        self.0.iter_mut().try_for_each(|layer| layer.copy_slot(from, to))
+    }
+
+    fn bytes(&self) -> u64 {
+        self.0.iter().map(K::bytes).sum()
+    }
+}
+
+/// How heads are rotated.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RopeShape {
+    pub(crate) head_dim: usize,
+    pub(crate) interleaved: bool,
+}
+
+/// The rows of one sequence in a batch.
+#[derive(Clone, Debug)]
+pub(crate) struct Span<'a> {
+    /// Rows of the batch.
+    pub(crate) rows: Range<usize>,
+    /// Slots its cache holds before this pass; row `i` takes slot `base + i`.
+    pub(crate) base: usize,
+    pub(crate) tree: Option<&'a Tree>,
+}
+
+impl Span<'_> {
+    /// The position of the span's row `row`.
+    pub(crate) fn position(&self, row: usize) -> usize {
+        self.base + self.tree.map_or(row, |tree| tree.depth(row))
+    }
+
+    /// What row `row` sees, in order of position: slots that equal their positions, then slots that a tree scattered.
+    pub(crate) fn visible(&self, row: usize, window: Option<usize>) -> (Range<usize>, Vec<u32>) {
+        let end = self.position(row) + 1;
+        let start = window.map_or(0, |window| end.saturating_sub(window));
+        match self.tree {
+            None => (start..end, Vec::new()),
+            Some(tree) => {
+                let hidden = start.saturating_sub(self.base);
+                let tail = tree.path(row)[hidden..].iter().map(|&node| self.base as u32 + node).collect();
+                (start..self.base.max(start), tail)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chain_written_as_a_tree_sees_the_same() {
+        let tree = Tree::new(&[0, 0, 1, 2]).expect("parents precede");
+        let chain = Span { rows: 0..4, base: 5, tree: None };
+        let as_tree = Span { tree: Some(&tree), ..chain.clone() };
+        for window in [None, Some(1), Some(2), Some(3), Some(7)] {
+            for row in 0..4 {
+                let flat = |span: &Span<'_>| {
+                    let (prefix, tail) = span.visible(row, window);
+                    prefix.map(|s| s as u32).chain(tail).collect::<Vec<_>>()
+                };
+                assert_eq!(flat(&chain), flat(&as_tree), "row {row}, window {window:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn siblings_do_not_see_each_other() {
+        let tree = Tree::new(&[0, 0, 0, 2]).expect("parents precede");
+        let span = Span { rows: 0..4, base: 10, tree: Some(&tree) };
+        assert_eq!(span.visible(3, None), (0..10, vec![10, 12, 13]));
+        assert_eq!(span.position(3), 12);
+    }
+}

@@ -1,0 +1,247 @@
+//! The CPU backend: our own kernels over plain slices. Weights stay where the file mapping has them.
+
+use std::{ops::Range, sync::Arc};
+
+use specgen_kernels as kernels;
+use specgen_kernels::{Activations, AttentionShape, MatrixRef, RowKeys, Team};
+
+use super::{
+    backend::{Backend, LayerKv, RopeShape, Span},
+    config::Activation,
+    rope::Angles,
+};
+use crate::{
+    error::{Error, Result},
+    weights,
+};
+
+/// Runs on a thread team.
+pub(crate) struct Cpu {
+    pub(crate) team: Arc<Team>,
+}
+
+/// Activations `[rows, cols]`, row-major.
+pub(crate) struct Rows {
+    data: Vec<f32>,
+    cols: usize,
+}
+
+impl Rows {
+    fn zeros(rows: usize, cols: usize) -> Self {
+        Self { data: vec![0.0; rows * cols], cols }
+    }
+
+    fn rows(&self) -> usize {
+        self.data.len() / self.cols
+    }
+}
+
+/// Stacked weights that share their input.
+pub(crate) struct Linear {
+    parts: Vec<weights::Tensor>,
+    bias: Option<Vec<f32>>,
+    out: usize,
+}
+
+/// A tensor's bytes as the kernels take them.
+fn matrix(tensor: &weights::Tensor) -> Result<MatrixRef<'_>> {
+    MatrixRef::new(tensor.format(), tensor.rows(), tensor.cols(), tensor.bytes()).ok_or_else(|| {
+        Error::Unsupported(format!(
+            "tensor `{}`: rows of {} elements do not fit blocks of {}",
+            tensor.name(),
+            tensor.cols(),
+            tensor.format().block_len()
+        ))
+    })
+}
+
+/// Keys and values `[slots, kv_dim]` of one layer.
+pub(crate) struct Kv {
+    k: Vec<f32>,
+    v: Vec<f32>,
+    kv_dim: usize,
+}
+
+impl Kv {
+    /// Makes room for `slots`, in large steps so that growth stays rare.
+    fn reserve(&mut self, slots: usize) {
+        const STEP: usize = 256;
+        let wanted = slots.next_multiple_of(STEP) * self.kv_dim;
+        if self.k.len() < slots * self.kv_dim {
+            self.k.resize(wanted, 0.0);
+            self.v.resize(wanted, 0.0);
+        }
+    }
+}
+
+impl LayerKv for Kv {
+    fn copy_slot(&mut self, from: usize, to: usize) -> Result<()> {
+        let from = from * self.kv_dim..(from + 1) * self.kv_dim;
+        self.k.copy_within(from.clone(), to * self.kv_dim);
+        self.v.copy_within(from, to * self.kv_dim);
+        Ok(())
+    }
+
+    fn bytes(&self) -> u64 {
+        ((self.k.len() + self.v.len()) * size_of::<f32>()) as u64
+    }
+}
+
+/// Per span: its rows, its cache's length, and what each row sees.
+pub(crate) struct Plan(Vec<SpanPlan>);
+
+struct SpanPlan {
+    rows: Range<usize>,
+    base: usize,
+    visible: Vec<(Range<usize>, Vec<u32>)>,
+}
+
+impl Backend for Cpu {
+    type Tensor = Rows;
+    type Linear = Linear;
+    type Table = weights::Tensor;
+    type Norm = Vec<f32>;
+    type LayerKv = Kv;
+    type Angles = Angles;
+    type Plan = Plan;
+
+    fn load_linear(&self, parts: &[weights::Tensor], bias: Option<Vec<f32>>) -> Result<Linear> {
+        for part in parts {
+            matrix(part)?;
+        }
+        let out = parts.iter().map(weights::Tensor::rows).sum();
+        Ok(Linear { parts: parts.to_vec(), bias, out })
+    }
+
+    fn load_table(&self, table: &weights::Tensor) -> Result<weights::Tensor> {
+        matrix(table)?;
+        Ok(table.clone())
+    }
+
+    fn load_norm(&self, weight: Vec<f32>) -> Result<Vec<f32>> {
+        Ok(weight)
+    }
+
+    fn new_kv(&self, kv_dim: usize) -> Kv {
+        Kv { k: Vec::new(), v: Vec::new(), kv_dim }
+    }
+
+    fn kv_element_bytes(&self) -> u64 {
+        size_of::<f32>() as u64
+    }
+
+    fn angles(&self, angles: &Angles) -> Result<Angles> {
+        Ok(angles.clone())
+    }
+
+    fn plan(&self, spans: &[Span<'_>], window: Option<usize>) -> Result<Plan> {
+        let plan = |span: &Span<'_>| SpanPlan {
+            rows: span.rows.clone(),
+            base: span.base,
+            visible: (0..span.rows.len()).map(|row| span.visible(row, window)).collect(),
+        };
+        Ok(Plan(spans.iter().map(plan).collect()))
+    }
+
+    fn embed(&self, table: &weights::Tensor, tokens: &[u32]) -> Result<Rows> {
+        let mut x = Rows::zeros(tokens.len(), table.cols());
+        let row_bytes = table.bytes().len() / table.rows();
+        for (&id, row) in tokens.iter().zip(x.data.chunks_exact_mut(table.cols())) {
+            kernels::dequantize(table.format(), &table.bytes()[id as usize * row_bytes..][..row_bytes], row);
+        }
+        Ok(x)
+    }
+
+    fn linear(&self, weight: &Linear, x: &Rows) -> Result<Rows> {
+        let mut out = Rows::zeros(x.rows(), weight.out);
+        let parts = weight.parts.iter().map(matrix).collect::<Result<Vec<_>>>()?;
+        let mut activations = Activations::new(&x.data, x.rows(), x.cols);
+        kernels::matmul(&self.team, &parts, &mut activations, &mut out.data);
+        if let Some(bias) = &weight.bias {
+            kernels::add_bias(&mut out.data, bias);
+        }
+        Ok(out)
+    }
+
+    fn norm(&self, x: &Rows, weight: &Vec<f32>, eps: f32) -> Result<Rows> {
+        let mut out = Rows { data: vec![0.0; x.data.len()], cols: x.cols };
+        kernels::rms_norm(&x.data, weight, eps, &mut out.data);
+        Ok(out)
+    }
+
+    fn rotate(&self, mut x: Rows, angles: &Angles, rope: RopeShape) -> Result<Rows> {
+        let heads = x.cols / rope.head_dim;
+        let turn = if rope.interleaved { kernels::rope_interleaved } else { kernels::rope_neox };
+        turn(&mut x.data, heads, rope.head_dim, &angles.cos, &angles.sin);
+        Ok(x)
+    }
+
+    fn gate(&self, gate_up: &Rows, activation: Activation) -> Result<Rows> {
+        let n = gate_up.cols / 2;
+        let mut out = Rows::zeros(gate_up.rows(), n);
+        match activation {
+            Activation::Silu => kernels::silu_mul(&gate_up.data, n, &mut out.data),
+            Activation::GeluTanh => kernels::gelu_tanh_mul(&gate_up.data, n, &mut out.data),
+        }
+        Ok(out)
+    }
+
+    fn add(&self, mut x: Rows, y: &Rows) -> Result<Rows> {
+        kernels::add_assign(&mut x.data, &y.data);
+        Ok(x)
+    }
+
+    fn scale(&self, mut x: Rows, by: f32) -> Result<Rows> {
+        kernels::scale_assign(&mut x.data, by);
+        Ok(x)
+    }
+
+    fn softcap(&self, mut x: Rows, cap: f32) -> Result<Rows> {
+        kernels::softcap(&mut x.data, cap);
+        Ok(x)
+    }
+
+    fn columns(&self, x: &Rows, columns: Range<usize>) -> Result<Rows> {
+        let mut out = Rows { data: Vec::with_capacity(x.rows() * columns.len()), cols: columns.len() };
+        for row in x.data.chunks_exact(x.cols) {
+            out.data.extend_from_slice(&row[columns.clone()]);
+        }
+        Ok(out)
+    }
+
+    fn select_rows(&self, x: &Rows, rows: &[usize]) -> Result<Rows> {
+        let mut out = Rows { data: Vec::with_capacity(rows.len() * x.cols), cols: x.cols };
+        for &row in rows {
+            out.data.extend_from_slice(&x.data[row * x.cols..][..x.cols]);
+        }
+        Ok(out)
+    }
+
+    fn attend(
+        &self,
+        shape: &AttentionShape,
+        [q, k, v]: [&Rows; 3],
+        caches: &mut [&mut Kv],
+        plan: &Plan,
+    ) -> Result<Rows> {
+        let mut out = Rows::zeros(q.rows(), q.cols);
+        for (span, kv) in plan.0.iter().zip(caches) {
+            let elements = |cols: usize| span.rows.start * cols..span.rows.end * cols;
+            let dim = kv.kv_dim;
+            let slots = span.base + span.rows.len();
+            kv.reserve(slots);
+            kv.k[span.base * dim..slots * dim].copy_from_slice(&k.data[elements(dim)]);
+            kv.v[span.base * dim..slots * dim].copy_from_slice(&v.data[elements(dim)]);
+            let rows: Vec<_> =
+                span.visible.iter().map(|(prefix, tail)| RowKeys { prefix: prefix.clone(), tail }).collect();
+            let (q, out) = (&q.data[elements(q.cols)], &mut out.data[elements(q.cols)]);
+            kernels::attention(&self.team, shape, q, &kv.k, &kv.v, &rows, out);
+        }
+        Ok(out)
+    }
+
+    fn read(&self, x: &Rows, out: &mut Vec<f32>) -> Result<()> {
+        out.extend_from_slice(&x.data);
+        Ok(())
+    }
+}

@@ -1,0 +1,239 @@
+//! `Decoder`: the one transformer of all architectures and devices. What is special per architecture is data
+//! (`ArchConfig`), what is special per device is a `Backend`.
+
+use specgen_kernels::AttentionShape;
+
+use super::{
+    Batch, Model, ModelInfo, Output, Slice,
+    backend::{Backend, Layers, RopeShape, Span},
+    config::ArchConfig,
+    rope::Rope,
+};
+use crate::{
+    cache::KvCache,
+    error::{Error, Result},
+};
+
+/// A model's weights on a device.
+pub(crate) struct Decoder<B: Backend> {
+    pub(crate) backend: B,
+    pub(crate) config: ArchConfig,
+    pub(crate) info: ModelInfo,
+    pub(crate) ropes: Vec<Rope>,
+    pub(crate) embed_tokens: B::Table,
+    pub(crate) layers: Vec<Layer<B>>,
+    pub(crate) norm: B::Norm,
+    pub(crate) lm_head: B::Linear,
+}
+
+/// One layer's weights. Norms that an architecture lacks are `None`.
+pub(crate) struct Layer<B: Backend> {
+    pub(crate) attn_norm: B::Norm,
+    pub(crate) qkv_proj: B::Linear,
+    pub(crate) q_norm: Option<B::Norm>,
+    pub(crate) k_norm: Option<B::Norm>,
+    pub(crate) o_proj: B::Linear,
+    pub(crate) post_attn_norm: Option<B::Norm>,
+    pub(crate) mlp_norm: B::Norm,
+    pub(crate) gate_up_proj: B::Linear,
+    pub(crate) down_proj: B::Linear,
+    pub(crate) post_mlp_norm: Option<B::Norm>,
+}
+
+/// What all layers of one pass share.
+struct Pass<B: Backend> {
+    shape: AttentionShape,
+    /// Per rope of the config.
+    angles: Vec<B::Angles>,
+    /// Per window that occurs.
+    plans: Vec<(Option<usize>, B::Plan)>,
+}
+
+impl<B: Backend> Pass<B> {
+    fn plan(&self, window: Option<usize>) -> &B::Plan {
+        let (_, plan) =
+            self.plans.iter().find(|(w, _)| *w == window).expect("every layer's window has a plan");
+        plan
+    }
+}
+
+impl<B: Backend> Model for Decoder<B> {
+    fn forward(&self, batch: &mut Batch<'_>, out: &mut Output) -> Result<()> {
+        for slice in &batch.slices {
+            check_slice(slice, &self.info)?;
+        }
+        if let Some(&layer) = batch.taps.iter().find(|&&layer| layer >= self.layers.len()) {
+            let message = format!("layer {layer} has no output to tap; the model has {}", self.layers.len());
+            return Err(Error::InvalidArgument(message));
+        }
+        out.prepare(batch, self.info.vocab_size);
+        if batch.slices.is_empty() {
+            return Ok(());
+        }
+
+        let tokens: Vec<u32> = batch.slices.iter().flat_map(|s| s.tokens).copied().collect();
+        let spans = spans(&batch.slices);
+        let pass = self.pass(&spans)?;
+        let wanted = wanted_rows(&batch.slices);
+        let mut caches = Vec::with_capacity(batch.slices.len());
+        for slice in &mut batch.slices {
+            caches.push(slice.cache.storage_mut::<Layers<B::LayerKv>>()?);
+        }
+
+        let b = &self.backend;
+        let mut x = b.embed(&self.embed_tokens, &tokens)?;
+        if let Some(scale) = self.config.embed_scale {
+            x = b.scale(x, scale)?;
+        }
+        for (i, layer) in self.layers.iter().enumerate() {
+            let mut layer_kv: Vec<_> = caches.iter_mut().map(|cache| &mut cache.0[i]).collect();
+            let h = self.attention(
+                i,
+                layer,
+                &b.norm(&x, &layer.attn_norm, self.config.norm_eps)?,
+                &mut layer_kv,
+                &pass,
+            )?;
+            x = b.add(x, &self.post_norm(h, layer.post_attn_norm.as_ref())?)?;
+
+            let h = b.norm(&x, &layer.mlp_norm, self.config.norm_eps)?;
+            let h = b.gate(&b.linear(&layer.gate_up_proj, &h)?, self.config.activation)?;
+            let h = b.linear(&layer.down_proj, &h)?;
+            x = b.add(x, &self.post_norm(h, layer.post_mlp_norm.as_ref())?)?;
+
+            for _ in batch.taps.iter().filter(|&&tap| tap == i) {
+                let mut tap = Vec::new();
+                b.read(&x, &mut tap)?;
+                out.taps.push(tap);
+            }
+        }
+        if !wanted.is_empty() {
+            // Only the rows that need logits go through the head, often the largest matrix of all.
+            let h = if wanted.len() == tokens.len() { x } else { b.select_rows(&x, &wanted)? };
+            let h = b.norm(&h, &self.norm, self.config.norm_eps)?;
+            let mut logits = b.linear(&self.lm_head, &h)?;
+            if let Some(cap) = self.config.final_softcap {
+                logits = b.softcap(logits, cap)?;
+            }
+            b.read(&logits, &mut out.logits)?;
+        }
+
+        for slice in &mut batch.slices {
+            slice.cache.extend(slice.tokens);
+        }
+        Ok(())
+    }
+
+    fn new_cache(&self) -> KvCache {
+        let layers = self.layers.iter().map(|_| self.backend.new_kv(self.config.kv_dim())).collect();
+        KvCache::with_storage(Box::new(Layers::<B::LayerKv>(layers)))
+    }
+
+    fn info(&self) -> &ModelInfo {
+        &self.info
+    }
+}
+
+impl<B: Backend> Decoder<B> {
+    fn pass(&self, spans: &[Span<'_>]) -> Result<Pass<B>> {
+        let positions: Vec<usize> =
+            spans.iter().flat_map(|span| (0..span.rows.len()).map(|row| span.position(row))).collect();
+        let angles = self.ropes.iter().map(|rope| self.backend.angles(&rope.angles(&positions)));
+        let mut plans: Vec<(Option<usize>, B::Plan)> = Vec::new();
+        for layer in &self.config.layers {
+            if !plans.iter().any(|(window, _)| *window == layer.window) {
+                plans.push((layer.window, self.backend.plan(spans, layer.window)?));
+            }
+        }
+        let shape = AttentionShape {
+            num_heads: self.config.num_heads,
+            num_kv_heads: self.config.num_kv_heads,
+            head_dim: self.config.head_dim,
+            scale: self.config.attn_scale,
+            softcap: self.config.attn_softcap,
+        };
+        Ok(Pass { shape, angles: angles.collect::<Result<_>>()?, plans })
+    }
+
+    /// Self-attention of layer `i` over `h`, `[rows, hidden_size]`, before it joins the residual stream.
+    fn attention(
+        &self,
+        i: usize,
+        layer: &Layer<B>,
+        h: &B::Tensor,
+        caches: &mut [&mut B::LayerKv],
+        pass: &Pass<B>,
+    ) -> Result<B::Tensor> {
+        let (b, config) = (&self.backend, &self.config);
+        let (q_dim, kv_dim) = (config.q_dim(), config.kv_dim());
+        let qkv = b.linear(&layer.qkv_proj, h)?;
+        let mut q = b.columns(&qkv, 0..q_dim)?;
+        let mut k = b.columns(&qkv, q_dim..q_dim + kv_dim)?;
+        let v = b.columns(&qkv, q_dim + kv_dim..q_dim + 2 * kv_dim)?;
+        if let Some(norm) = &layer.q_norm {
+            q = b.norm(&q, norm, config.norm_eps)?;
+        }
+        if let Some(norm) = &layer.k_norm {
+            k = b.norm(&k, norm, config.norm_eps)?;
+        }
+        if let Some(rope) = config.layers[i].rope {
+            let shape = RopeShape { head_dim: config.head_dim, interleaved: self.ropes[rope].interleaved };
+            q = b.rotate(q, &pass.angles[rope], shape)?;
+            k = b.rotate(k, &pass.angles[rope], shape)?;
+        }
+        let h = b.attend(&pass.shape, [&q, &k, &v], caches, pass.plan(config.layers[i].window))?;
+        b.linear(&layer.o_proj, &h)
+    }
+
+    fn post_norm(&self, h: B::Tensor, norm: Option<&B::Norm>) -> Result<B::Tensor> {
+        match norm {
+            Some(norm) => self.backend.norm(&h, norm, self.config.norm_eps),
+            None => Ok(h),
+        }
+    }
+}
+
+/// Lays the slices' rows one behind the other.
+fn spans<'a>(slices: &[Slice<'a>]) -> Vec<Span<'a>> {
+    let mut start = 0;
+    let next = |slice: &Slice<'a>| {
+        let rows = start..start + slice.tokens.len();
+        start = rows.end;
+        Span { rows, base: slice.cache.len(), tree: slice.tree }
+    };
+    slices.iter().map(next).collect()
+}
+
+/// Rows of the batch whose logits are wanted.
+fn wanted_rows(slices: &[Slice<'_>]) -> Vec<usize> {
+    let mut end = 0;
+    let mut rows = Vec::new();
+    for slice in slices {
+        end += slice.tokens.len();
+        rows.extend(end - slice.rows.count(slice.tokens.len())..end);
+    }
+    rows
+}
+
+/// What every model demands of a slice before it touches anything.
+pub(crate) fn check_slice(slice: &Slice<'_>, info: &ModelInfo) -> Result<()> {
+    if slice.tokens.is_empty() {
+        return Err(Error::InvalidArgument("a slice of a batch has no tokens".into()));
+    }
+    if let Some(id) = slice.tokens.iter().find(|&&id| id as usize >= info.vocab_size) {
+        let message = format!("token {id} is not in the vocabulary of {} ids", info.vocab_size);
+        return Err(Error::InvalidArgument(message));
+    }
+    if let Some(tree) = slice.tree
+        && tree.len() != slice.tokens.len()
+    {
+        let message = format!("a tree of {} nodes over {} tokens", tree.len(), slice.tokens.len());
+        return Err(Error::InvalidArgument(message));
+    }
+    let depth = |tree: &super::Tree| (0..tree.len()).map(|node| tree.depth(node) + 1).max().unwrap_or(0);
+    let len = slice.cache.len() + slice.tree.map_or(slice.tokens.len(), depth);
+    if len > info.context_len {
+        return Err(Error::ContextOverflow { len, max: info.context_len });
+    }
+    Ok(())
+}

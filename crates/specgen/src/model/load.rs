@@ -1,0 +1,281 @@
+//! From weight files to a `Decoder`: tensor names, shapes, fused projections.
+
+use std::{path::Path, sync::Arc};
+
+use super::{
+    Model, ModelInfo,
+    backend::Backend,
+    candle::Candle,
+    config::{self, ArchConfig},
+    cpu::Cpu,
+    decoder::{Decoder, Layer},
+    rope::Rope,
+};
+use crate::{
+    device::{Device, DeviceKind},
+    error::{Error, Result},
+    weights::{Tensor, Weights},
+};
+
+/// How a model is to be loaded.
+#[derive(Clone, Debug)]
+pub struct LoadOptions {
+    /// Where it runs.
+    pub device: Device,
+    /// Tokens a sequence may hold; `None`: as many as the model was trained on.
+    pub context_len: Option<usize>,
+}
+
+/// Reads a model's configuration: from GGUF metadata, else from `config_json`.
+///
+/// # Errors
+/// As [`config::from_metadata`] and [`config::from_config_json`]; [`Error::Format`] where there is neither.
+pub fn read_config(
+    weights: &Weights,
+    config_json: Option<&Path>,
+    context_len: Option<usize>,
+) -> Result<ArchConfig> {
+    match (weights.metadata(), config_json) {
+        (Some(meta), _) => config::from_metadata(weights, meta, context_len),
+        (None, Some(path)) => config::from_config_json(path, context_len),
+        (None, None) => Err(Error::format(weights.path(), "no `config.json` beside the safetensors file")),
+    }
+}
+
+/// Loads a model's weights onto a device.
+///
+/// # Errors
+/// [`Error::MissingTensor`], [`Error::Format`] for a tensor of another shape than the configuration implies,
+/// [`Error::Unsupported`] for a storage format or a longer context than the model knows.
+pub fn load(weights: &Weights, config: ArchConfig, options: &LoadOptions) -> Result<Arc<dyn Model>> {
+    let context_len = options.context_len.unwrap_or(config.context_len);
+    if context_len == 0 || context_len > config.context_len {
+        return Err(Error::InvalidArgument(format!(
+            "a context of {context_len} tokens was asked for, but the model was trained on {}; wanted 1 to {}",
+            config.context_len, config.context_len
+        )));
+    }
+    Ok(match &options.device.kind {
+        DeviceKind::Cpu(team) => Arc::new(
+            Loader::new(weights, config, Cpu { team: team.clone() }).decoder(context_len, &options.device)?,
+        ),
+        DeviceKind::Candle(device) => Arc::new(
+            Loader::new(weights, config, Candle::new(device.clone()))
+                .decoder(context_len, &options.device)?,
+        ),
+    })
+}
+
+struct Loader<'a, B> {
+    weights: &'a Weights,
+    config: ArchConfig,
+    backend: B,
+    names: Names,
+}
+
+impl<'a, B: Backend> Loader<'a, B> {
+    fn new(weights: &'a Weights, config: ArchConfig, backend: B) -> Self {
+        let names =
+            Names { gguf: weights.metadata().is_some(), post_norms: config.architecture.has_post_norms() };
+        Self { weights, config, backend, names }
+    }
+
+    fn decoder(self, context_len: usize, device: &Device) -> Result<Decoder<B>> {
+        let (vocab, hidden) = (self.config.vocab_size, self.config.hidden_size);
+        let table = self.matrix(&self.names.embed_tokens(), vocab, hidden)?;
+        let head_name = self.names.lm_head();
+        // A checkpoint without a head shares the embedding table ("tied").
+        let head = match self.weights.contains(&head_name) {
+            true => self.matrix(&head_name, vocab, hidden)?,
+            false => table.clone(),
+        };
+        let layers = (0..self.config.layers.len()).map(|i| self.layer(i)).collect::<Result<Vec<_>>>()?;
+        let info = ModelInfo {
+            architecture: self.config.architecture.name().into(),
+            vocab_size: vocab,
+            context_len,
+            num_layers: layers.len(),
+            hidden_size: hidden,
+            weight_bytes: self.weights.total_bytes(),
+            kv_bytes_per_token: kv_bytes_per_token(&self.config, self.backend.kv_element_bytes()),
+            device: device.spec().to_string(),
+        };
+        Ok(Decoder {
+            ropes: self.config.ropes.iter().map(Rope::new).collect(),
+            embed_tokens: self.backend.load_table(&table)?,
+            norm: self.norm(&self.names.norm(), hidden)?,
+            lm_head: self.backend.load_linear(&[head], None)?,
+            layers,
+            info,
+            config: self.config,
+            backend: self.backend,
+        })
+    }
+
+    fn layer(&self, i: usize) -> Result<Layer<B>> {
+        let c = &self.config;
+        let name = |role| self.names.layer(i, role);
+        let head_norm = |role| match c.architecture.has_qk_norm() {
+            true => self.norm(&name(role), c.head_dim).map(Some),
+            false => Ok(None),
+        };
+        let post_norm = |role| match c.architecture.has_post_norms() {
+            true => self.norm(&name(role), c.hidden_size).map(Some),
+            false => Ok(None),
+        };
+        let (q, kv, hidden, ff) = (c.q_dim(), c.kv_dim(), c.hidden_size, c.intermediate_size);
+        Ok(Layer {
+            attn_norm: self.norm(&name(Role::AttnNorm), hidden)?,
+            qkv_proj: self.stacked(
+                i,
+                Role::QkvProj,
+                &[(Role::QProj, q), (Role::KProj, kv), (Role::VProj, kv)],
+                hidden,
+            )?,
+            q_norm: head_norm(Role::QNorm)?,
+            k_norm: head_norm(Role::KNorm)?,
+            o_proj: self.stacked(i, Role::OProj, &[(Role::OProj, hidden)], q)?,
+            post_attn_norm: post_norm(Role::PostAttnNorm)?,
+            mlp_norm: self.norm(&name(Role::MlpNorm), hidden)?,
+            gate_up_proj: self.stacked(
+                i,
+                Role::GateUpProj,
+                &[(Role::GateProj, ff), (Role::UpProj, ff)],
+                hidden,
+            )?,
+            down_proj: self.stacked(i, Role::DownProj, &[(Role::DownProj, hidden)], ff)?,
+            post_mlp_norm: post_norm(Role::PostMlpNorm)?,
+        })
+    }
+
+    /// Projections of one input side by side: from one fused tensor where the checkpoint has it, else from `parts`.
+    fn stacked(&self, i: usize, fused: Role, parts: &[(Role, usize)], cols: usize) -> Result<B::Linear> {
+        let fused_name = self.names.layer(i, fused);
+        let total = parts.iter().map(|(_, rows)| rows).sum();
+        // GGUF stores Phi-3's fused gate|up under the name of `up` alone: a fused tensor is one without its parts.
+        let is_fused = parts.len() > 1
+            && self.weights.contains(&fused_name)
+            && !self.weights.contains(&self.names.layer(i, parts[0].0));
+        let named: Vec<(String, usize)> = match is_fused {
+            true => vec![(fused_name, total)],
+            false => parts.iter().map(|&(role, rows)| (self.names.layer(i, role), rows)).collect(),
+        };
+        let tensors =
+            named.iter().map(|(name, rows)| self.matrix(name, *rows, cols)).collect::<Result<Vec<_>>>()?;
+        let mut bias = vec![0.0; total];
+        let mut biased = false;
+        let mut start = 0;
+        for (name, rows) in &named {
+            let name = name.replace(".weight", ".bias");
+            if self.weights.contains(&name) {
+                biased = true;
+                bias[start..start + rows].copy_from_slice(&self.vector(&name, *rows)?);
+            }
+            start += rows;
+        }
+        self.backend.load_linear(&tensors, biased.then_some(bias))
+    }
+
+    fn matrix(&self, name: &str, rows: usize, cols: usize) -> Result<Tensor> {
+        let tensor = self.weights.tensor(name)?;
+        self.check_shape(&tensor, &[rows, cols])?;
+        Ok(tensor)
+    }
+
+    fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>> {
+        let tensor = self.weights.tensor(name)?;
+        self.check_shape(&tensor, &[len])?;
+        Ok(tensor.to_f32())
+    }
+
+    fn norm(&self, name: &str, len: usize) -> Result<B::Norm> {
+        let mut weight = self.vector(name, len)?;
+        if !self.names.gguf && self.config.architecture.norms_store_offset() {
+            weight.iter_mut().for_each(|w| *w += 1.0);
+        }
+        self.backend.load_norm(weight)
+    }
+
+    fn check_shape(&self, tensor: &Tensor, wanted: &[usize]) -> Result<()> {
+        if tensor.shape() == wanted {
+            return Ok(());
+        }
+        let message = format!("tensor `{}` has shape {:?}, wanted {wanted:?}", tensor.name(), tensor.shape());
+        Err(Error::format(self.weights.path(), message))
+    }
+}
+
+/// Bytes of keys and values one token takes over all layers.
+fn kv_bytes_per_token(config: &ArchConfig, element_bytes: u64) -> u64 {
+    2 * config.kv_dim() as u64 * config.layers.len() as u64 * element_bytes
+}
+
+/// What a tensor of a layer is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    AttnNorm,
+    QkvProj,
+    QProj,
+    KProj,
+    VProj,
+    QNorm,
+    KNorm,
+    OProj,
+    PostAttnNorm,
+    MlpNorm,
+    GateUpProj,
+    GateProj,
+    UpProj,
+    DownProj,
+    PostMlpNorm,
+}
+
+/// The names a checkpoint gives its tensors.
+struct Names {
+    gguf: bool,
+    post_norms: bool,
+}
+
+impl Names {
+    fn pick(&self, gguf: &str, hf: &str) -> String {
+        if self.gguf { gguf } else { hf }.to_owned()
+    }
+
+    fn embed_tokens(&self) -> String {
+        self.pick("token_embd.weight", "model.embed_tokens.weight")
+    }
+
+    fn norm(&self) -> String {
+        self.pick("output_norm.weight", "model.norm.weight")
+    }
+
+    fn lm_head(&self) -> String {
+        self.pick("output.weight", "lm_head.weight")
+    }
+
+    fn layer(&self, i: usize, role: Role) -> String {
+        let (gguf, hf) = match role {
+            Role::AttnNorm => ("attn_norm", "input_layernorm"),
+            Role::QkvProj => ("attn_qkv", "self_attn.qkv_proj"),
+            Role::QProj => ("attn_q", "self_attn.q_proj"),
+            Role::KProj => ("attn_k", "self_attn.k_proj"),
+            Role::VProj => ("attn_v", "self_attn.v_proj"),
+            Role::QNorm => ("attn_q_norm", "self_attn.q_norm"),
+            Role::KNorm => ("attn_k_norm", "self_attn.k_norm"),
+            Role::OProj => ("attn_output", "self_attn.o_proj"),
+            Role::PostAttnNorm => ("post_attention_norm", "post_attention_layernorm"),
+            // Where sub-layers are normalised on both sides, Hugging Face names the norm before the MLP by its place.
+            Role::MlpNorm if self.post_norms => ("ffn_norm", "pre_feedforward_layernorm"),
+            Role::MlpNorm => ("ffn_norm", "post_attention_layernorm"),
+            Role::GateUpProj => ("ffn_up", "mlp.gate_up_proj"),
+            Role::GateProj => ("ffn_gate", "mlp.gate_proj"),
+            Role::UpProj => ("ffn_up", "mlp.up_proj"),
+            Role::DownProj => ("ffn_down", "mlp.down_proj"),
+            Role::PostMlpNorm => ("post_ffw_norm", "post_feedforward_layernorm"),
+        };
+        match self.gguf {
+            true => format!("blk.{i}.{gguf}.weight"),
+            false => format!("model.layers.{i}.{hf}.weight"),
+        }
+    }
+}

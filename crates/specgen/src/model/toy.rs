@@ -1,0 +1,93 @@
+//! `ToyModel`: a table of logits that plays a language model, for docs and tests that download nothing.
+
+use super::{Batch, Model, ModelInfo, Output, Rows};
+use crate::{
+    cache::KvCache,
+    error::{Error, Result},
+};
+
+/// Logits that depend on the last two tokens through a seeded hash: cheap, deterministic, with the rollback and row
+/// semantics of a real model.
+#[derive(Clone, Debug)]
+pub struct ToyModel {
+    info: ModelInfo,
+    seed: u64,
+    sharpness: f32,
+}
+
+impl ToyModel {
+    /// A model over `vocab_size` ids. Equal seeds give equal models; `sharpness` scales the logits, so that small
+    /// values give near-uniform distributions and large ones near-certain.
+    pub fn new(vocab_size: usize, seed: u64, sharpness: f32) -> Self {
+        let info = ModelInfo {
+            architecture: "toy".into(),
+            vocab_size,
+            context_len: 1 << 16,
+            num_layers: 0,
+            hidden_size: 0,
+            weight_bytes: 0,
+            kv_bytes_per_token: 0,
+            device: "cpu".into(),
+        };
+        Self { info, seed, sharpness }
+    }
+
+    /// The same model with room for `context_len` tokens only.
+    pub fn with_context_len(mut self, context_len: usize) -> Self {
+        self.info.context_len = context_len;
+        self
+    }
+
+    /// The logits after a text that ends in `context`: `[vocab_size]`.
+    pub fn logits_after(&self, context: &[u32]) -> Vec<f32> {
+        let mut last = context.iter().rev().map(|&t| u64::from(t) + 1);
+        let (b, a) = (last.next().unwrap_or(0), last.next().unwrap_or(0));
+        let state = mix(self.seed ^ mix(a.wrapping_mul(0x9E37_79B9) ^ mix(b)));
+        (0..self.info.vocab_size as u64)
+            .map(|id| {
+                let unit = (mix(state ^ mix(id + 1)) >> 40) as f32 / (1u64 << 24) as f32;
+                (unit - 0.5) * self.sharpness
+            })
+            .collect()
+    }
+}
+
+/// The finaliser of splitmix64.
+fn mix(mut z: u64) -> u64 {
+    z = z.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+impl Model for ToyModel {
+    fn forward(&self, batch: &mut Batch<'_>, out: &mut Output) -> Result<()> {
+        out.prepare(batch, self.info.vocab_size);
+        for slice in &batch.slices {
+            super::decoder::check_slice(slice, &self.info)?;
+            if slice.tree.is_some() {
+                return Err(Error::Unsupported("the toy model knows no draft trees".into()));
+            }
+        }
+        for slice in &mut batch.slices {
+            slice.cache.extend(slice.tokens);
+            let len = slice.cache.len();
+            let wanted = match slice.rows {
+                Rows::None => 0,
+                rows => rows.count(slice.tokens.len()),
+            };
+            for end in len - wanted + 1..=len {
+                out.logits.extend(self.logits_after(&slice.cache.tokens()[..end]));
+            }
+        }
+        Ok(())
+    }
+
+    fn new_cache(&self) -> KvCache {
+        KvCache::ids_only()
+    }
+
+    fn info(&self) -> &ModelInfo {
+        &self.info
+    }
+}

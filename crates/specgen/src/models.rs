@@ -1,1 +1,0 @@
-//! Models by name: manifests, sources, the local store.

@@ -1,0 +1,101 @@
+//! `OpenModel`: a model's files read as far as a decision needs: weights mapped, configuration, tokenizer, template.
+
+use std::path::PathBuf;
+
+use crate::{
+    chat::ChatTemplate,
+    engine::Overrides,
+    error::{Error, Result},
+    memory::ModelMemory,
+    model::{config::ArchConfig, read_config},
+    models::ModelFiles,
+    tokenizer::Tokenizer,
+    weights::Weights,
+};
+
+/// Ids a tokenizer may know beyond the model's: tokens of multimodal siblings, which no text prompt contains.
+const EXTRA_TOKENS: usize = 256;
+
+/// A model that could be loaded.
+pub struct OpenModel {
+    /// As it was asked for.
+    pub name: String,
+    /// The mapped weights.
+    pub weights: Weights,
+    /// The architecture.
+    pub config: ArchConfig,
+    /// The tokenizer.
+    pub tokenizer: Tokenizer,
+    /// The chat template, where there is one.
+    pub chat_template: Option<ChatTemplate>,
+    config_json: Option<PathBuf>,
+}
+
+impl OpenModel {
+    /// Opens `files`.
+    ///
+    /// # Errors
+    /// Anything malformed or unsupported in them; a tokenizer that does not belong to the weights.
+    pub fn open(files: &ModelFiles, overrides: &Overrides) -> Result<Self> {
+        let weights = Weights::from_files(&files.weights)?;
+        let config = read_config(&weights, files.config.as_deref(), None)?;
+        let tokenizer = open_tokenizer(&weights, files, overrides)?;
+        if tokenizer.vocab_size() > config.vocab_size + EXTRA_TOKENS {
+            let message = format!(
+                "the tokenizer has {} tokens, the model {}; they do not belong together",
+                tokenizer.vocab_size(),
+                config.vocab_size
+            );
+            return Err(Error::format(weights.path(), message));
+        }
+        let chat_template = open_chat_template(&weights, files, overrides, &tokenizer)?;
+        let (name, config_json) = (files.name.clone(), files.config.clone());
+        Ok(Self { name, weights, config, tokenizer, chat_template, config_json })
+    }
+
+    /// The configuration for a known context: LongRoPE models have one for short contexts and one for long ones.
+    ///
+    /// # Errors
+    /// As [`read_config`].
+    pub fn config_for(&self, context_len: usize) -> Result<ArchConfig> {
+        read_config(&self.weights, self.config_json.as_deref(), Some(context_len))
+    }
+
+    /// What it will take in memory.
+    pub fn memory(&self, context_len: usize, rows: usize) -> ModelMemory {
+        ModelMemory::new(&self.name, &self.config, self.weights.total_bytes(), context_len, rows)
+    }
+}
+
+fn open_tokenizer(weights: &Weights, files: &ModelFiles, overrides: &Overrides) -> Result<Tokenizer> {
+    let json = overrides.tokenizer.as_ref().or(files.tokenizer.as_ref());
+    match (json, weights.metadata()) {
+        (Some(path), _) => Tokenizer::from_file(path),
+        (None, Some(meta)) => {
+            Tokenizer::from_metadata(meta, weights.path(), overrides.tokenizer_pre.as_deref())
+        }
+        (None, None) => Err(Error::format(
+            weights.path(),
+            "no `tokenizer.json` beside the model; give one (--tokenizer FILE)",
+        )),
+    }
+}
+
+fn open_chat_template(
+    weights: &Weights,
+    files: &ModelFiles,
+    overrides: &Overrides,
+    tokenizer: &Tokenizer,
+) -> Result<Option<ChatTemplate>> {
+    if let Some(path) = &overrides.chat_template {
+        let source = std::fs::read_to_string(path).map_err(|e| Error::io(path, e))?;
+        let text = |id: Option<u32>| id.and_then(|id| tokenizer.token_text(id));
+        return ChatTemplate::new(&source, text(tokenizer.bos()), text(tokenizer.eos())).map(Some);
+    }
+    if let Some(meta) = weights.metadata()
+        && let Some(template) = ChatTemplate::from_metadata(meta, tokenizer)?
+    {
+        return Ok(Some(template));
+    }
+    ChatTemplate::from_dir(&files.dir)
+}

@@ -1,1 +1,0 @@
-//! Sampling parameters, and the one pure function from logits to a distribution.

@@ -1,0 +1,231 @@
+//! `Sequence`: one text on its way: its tokens, caches and counters, and the walk that commits a round token by token.
+
+use std::collections::VecDeque;
+
+use crate::{
+    cache::KvCache,
+    draft::{Draft, DraftState},
+    rng::{Noise, RoundNoise},
+    sampling::{History, Sampler, SamplingParams},
+    stats::Stats,
+    text::TextOutput,
+    verify::Verdict,
+};
+
+/// Why a text ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FinishReason {
+    /// The model said an end-of-generation token.
+    Eos,
+    /// A stop string appeared.
+    Stop,
+    /// `max_tokens` or the context is full.
+    Length,
+}
+
+impl FinishReason {
+    /// `eos`, `stop` or `length`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Eos => "eos",
+            Self::Stop => "stop",
+            Self::Length => "length",
+        }
+    }
+}
+
+/// A token, and the text it made safe to show (often one word, sometimes nothing).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The token's id.
+    pub id: u32,
+    /// Whole characters only; never part of a stop string.
+    pub text: String,
+}
+
+impl std::fmt::Display for Piece {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// What survives from one text of a conversation to the next: the caches. Empty where there was none.
+pub struct Memory {
+    pub(crate) cache: KvCache,
+    pub(crate) draft_state: Box<dyn DraftState>,
+}
+
+/// What a sequence is to become.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// Token ids to start from, at least one.
+    pub prompt: &'a [u32],
+    /// How tokens are chosen.
+    pub params: &'a SamplingParams,
+    /// Tokens to generate at most.
+    pub max_tokens: usize,
+    /// Strings that end the text before them.
+    pub stops: &'a [String],
+    /// Go on past end-of-generation tokens.
+    pub ignore_eos: bool,
+}
+
+/// Where a text ends.
+pub(crate) struct Limits {
+    /// Tokens to generate at most.
+    pub(crate) max_tokens: usize,
+    /// Tokens prompt and output may have together.
+    pub(crate) context_len: usize,
+    /// Ids that end it.
+    pub(crate) end_ids: Vec<u32>,
+}
+
+/// What a round left behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kept {
+    /// Tokens added.
+    pub(crate) num_new: usize,
+    /// How many of them had been drafted.
+    pub(crate) num_accepted: usize,
+}
+
+/// One text on its way.
+pub struct Sequence {
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) memory: Memory,
+    pub(crate) sampler: Sampler,
+    pub(crate) history: History,
+    pub(crate) noise: Noise,
+    pub(crate) stats: Stats,
+    pub(crate) limits: Limits,
+    round: u32,
+    text: Option<TextOutput>,
+    pieces: VecDeque<Piece>,
+    finish: Option<FinishReason>,
+}
+
+impl Sequence {
+    /// A sequence after `prompt`, of which `memory` may hold a prefix. Without `text`, pieces carry ids only.
+    pub(crate) fn new(
+        prompt: &[u32],
+        memory: Memory,
+        (sampler, seed): (Sampler, u64),
+        limits: Limits,
+        text: Option<TextOutput>,
+    ) -> Self {
+        let mut sequence = Self {
+            tokens: prompt.to_vec(),
+            memory,
+            sampler,
+            history: History::new(prompt),
+            noise: Noise::new(seed),
+            stats: Stats { prompt_tokens: prompt.len(), ..Stats::default() },
+            limits,
+            round: 0,
+            text,
+            pieces: VecDeque::new(),
+            finish: None,
+        };
+        sequence.check_length();
+        sequence
+    }
+
+    /// The seed its randomness comes from: the same seed, prompt and settings give the same text.
+    pub fn seed(&self) -> u64 {
+        self.noise.seed()
+    }
+
+    /// Prompt and output. The last token is pending: committed, not yet fed to the target.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// The output so far.
+    pub fn output(&self) -> &[u32] {
+        self.history.output()
+    }
+
+    /// Why it ended, once it has.
+    pub fn finish_reason(&self) -> Option<FinishReason> {
+        self.finish
+    }
+
+    /// Counts and times so far.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// The oldest piece not yet taken.
+    pub fn next_piece(&mut self) -> Option<Piece> {
+        self.pieces.pop_front()
+    }
+
+    /// The most tokens worth drafting: the round adds one of its own, and no token may be drafted that could not be
+    /// kept.
+    pub(crate) fn draft_room(&self) -> usize {
+        let of_output = self.limits.max_tokens - self.history.num_output();
+        let of_context = self.limits.context_len - self.tokens.len();
+        of_output.min(of_context).saturating_sub(1)
+    }
+
+    /// The randomness of this round's verification.
+    pub(crate) fn verify_noise(&self) -> RoundNoise {
+        RoundNoise::verify(self.noise, self.history.num_output() as u64, self.round)
+    }
+
+    /// The randomness of this round's draft.
+    pub(crate) fn draft_noise(&self) -> RoundNoise {
+        RoundNoise::draft(self.noise, self.history.num_output() as u64, self.round)
+    }
+
+    /// Commits a round: walks over the accepted tokens and the one after them in the order plain decoding would have
+    /// said them, and ends at the first that ends the text. Text, counters and cache end at that token too.
+    pub(crate) fn commit(&mut self, draft: &Draft, verdict: &Verdict) -> Kept {
+        let accepted = &draft.tokens[..verdict.num_accepted];
+        let before = self.tokens.len();
+        for &id in accepted.iter().chain([&verdict.next_token]) {
+            self.push(id);
+            if self.finish.is_some() {
+                break;
+            }
+        }
+        let num_new = self.tokens.len() - before;
+        let num_accepted = verdict.num_accepted.min(num_new);
+        self.memory.cache.truncate(self.tokens.len() - 1);
+        self.stats.record_round(draft.len(), num_accepted, num_new);
+        self.stats.residual_underflows += usize::from(verdict.residual_underflow);
+        self.round += 1;
+        Kept { num_new, num_accepted }
+    }
+
+    fn push(&mut self, id: u32) {
+        self.tokens.push(id);
+        self.history.push(id);
+        let mut piece = Piece { id, text: String::new() };
+        let ended = self.limits.end_ids.contains(&id);
+        if let Some(text) = &mut self.text {
+            let pushed = text.push(id);
+            piece.text = pushed.text;
+            if pushed.stopped {
+                self.finish = Some(FinishReason::Stop);
+            }
+        }
+        if self.finish.is_none() && ended {
+            self.finish = Some(FinishReason::Eos);
+        }
+        self.check_length();
+        if let (Some(text), Some(FinishReason::Eos | FinishReason::Length)) = (&mut self.text, self.finish) {
+            piece.text += &text.finish();
+        }
+        self.pieces.push_back(piece);
+    }
+
+    /// A stop at the very last token is a stop: length is asked last.
+    fn check_length(&mut self) {
+        let full = self.history.num_output() >= self.limits.max_tokens
+            || self.tokens.len() >= self.limits.context_len;
+        if self.finish.is_none() && full {
+            self.finish = Some(FinishReason::Length);
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! `Session`: one conversation with an engine. Its caches live from text to text, so what a prompt shares with the
+//! text before is not computed again.
+
+use std::time::Instant;
+
+use crate::{
+    chat::{Message, RenderOptions},
+    engine::Engine,
+    error::Result,
+    round::Rounds,
+    sampling::SamplingParams,
+    sequence::{FinishReason, Memory, Piece, Request, Sequence},
+    stats::Stats,
+};
+
+/// What a text starts from.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Prompt<'a> {
+    /// Text as it is, no chat template; special tokens in it are parsed. The beginning-of-sequence token is put
+    /// before it where the model wants one.
+    Text(&'a str),
+    /// Token ids as they are.
+    Ids(&'a [u32]),
+    /// A conversation, through the model's chat template.
+    Messages(&'a [Message]),
+}
+
+impl<'a> From<&'a str> for Prompt<'a> {
+    fn from(text: &'a str) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl<'a> From<&'a String> for Prompt<'a> {
+    fn from(text: &'a String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl<'a> From<&'a [u32]> for Prompt<'a> {
+    fn from(ids: &'a [u32]) -> Self {
+        Self::Ids(ids)
+    }
+}
+
+impl<'a> From<&'a [Message]> for Prompt<'a> {
+    fn from(messages: &'a [Message]) -> Self {
+        Self::Messages(messages)
+    }
+}
+
+/// One conversation.
+pub struct Session {
+    engine: Engine,
+    params: SamplingParams,
+    stops: Vec<String>,
+    ignore_eos: bool,
+    /// `None` before the first text, and while a generation has the caches.
+    memory: Option<Memory>,
+}
+
+impl Session {
+    pub(crate) fn new(engine: Engine, params: SamplingParams) -> Result<Self> {
+        params.validate(engine.vocab_size())?;
+        Ok(Self { engine, params, stops: Vec::new(), ignore_eos: false, memory: None })
+    }
+
+    /// Ends texts before the first of these strings. The string itself is not part of the text.
+    #[must_use]
+    pub fn with_stops(mut self, stops: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.stops = stops.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Goes on past end-of-generation tokens, for measurements of a fixed length.
+    #[must_use]
+    pub fn with_ignore_eos(mut self, ignore: bool) -> Self {
+        self.ignore_eos = ignore;
+        self
+    }
+
+    /// The sampling parameters.
+    pub fn params(&self) -> &SamplingParams {
+        &self.params
+    }
+
+    /// The engine it belongs to.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Forgets the text before; the next prompt is computed whole.
+    pub fn reset(&mut self) {
+        self.memory = None;
+    }
+
+    /// Generates up to `max_tokens` tokens after `prompt`, piece by piece as they are decided. Dropping the iterator
+    /// cancels it. Without a seed in the parameters one is drawn; [`Generation::seed`] tells it.
+    ///
+    /// # Errors
+    /// An empty prompt, one longer than the context, a chat prompt for a model without a template.
+    pub fn generate<'p>(
+        &mut self,
+        prompt: impl Into<Prompt<'p>>,
+        max_tokens: usize,
+    ) -> Result<Generation<'_>> {
+        let start = Instant::now();
+        let prompt = self.encode(&prompt.into())?;
+        let request = Request {
+            prompt: &prompt,
+            params: &self.params,
+            max_tokens,
+            stops: &self.stops,
+            ignore_eos: self.ignore_eos,
+        };
+        let sequence = self.engine.start(&request, &mut self.memory)?;
+        let rounds = self.engine.rounds();
+        Ok(Generation { home: &mut self.memory, sequence: Some(sequence), rounds, start, failed: false })
+    }
+
+    /// The token ids of a prompt, as [`Session::generate`] would feed them.
+    ///
+    /// # Errors
+    /// A prompt of text where the engine has no tokenizer, of messages where the model has no chat template.
+    pub fn encode(&self, prompt: &Prompt<'_>) -> Result<Vec<u32>> {
+        let (tokenizer, text) = match prompt {
+            Prompt::Ids(ids) => return Ok(ids.to_vec()),
+            Prompt::Text(text) => (self.engine.need_tokenizer()?, (*text).to_owned()),
+            Prompt::Messages(messages) => {
+                let template = self.engine.need_chat_template()?;
+                let options = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
+                (self.engine.need_tokenizer()?, template.render(messages, &options)?)
+            }
+        };
+        let mut ids = tokenizer.encode(&text, true)?;
+        // A template may write the token itself; twice is a known way to worse answers.
+        if let Some(bos) = tokenizer.bos().filter(|_| tokenizer.adds_bos())
+            && ids.first() != Some(&bos)
+        {
+            ids.insert(0, bos);
+        }
+        Ok(ids)
+    }
+}
+
+/// A text being generated: an iterator over its pieces.
+pub struct Generation<'s> {
+    home: &'s mut Option<Memory>,
+    /// `Some` until dropped.
+    sequence: Option<Sequence>,
+    rounds: Rounds,
+    start: Instant,
+    failed: bool,
+}
+
+impl Generation<'_> {
+    fn sequence(&self) -> &Sequence {
+        self.sequence.as_ref().expect("the sequence leaves in drop only")
+    }
+
+    /// The seed its randomness comes from, drawn or given: the same seed, prompt and settings give the same text.
+    pub fn seed(&self) -> u64 {
+        self.sequence().seed()
+    }
+
+    /// The prompt's ids.
+    pub fn prompt_tokens(&self) -> &[u32] {
+        let sequence = self.sequence();
+        &sequence.tokens()[..sequence.stats().prompt_tokens]
+    }
+
+    /// The ids generated so far.
+    pub fn tokens(&self) -> &[u32] {
+        self.sequence().output()
+    }
+
+    /// Why it ended; `None` while it goes on.
+    pub fn finish_reason(&self) -> Option<FinishReason> {
+        self.sequence().finish_reason()
+    }
+
+    /// Counts and times so far.
+    pub fn stats(&self) -> &Stats {
+        self.sequence().stats()
+    }
+
+    /// Feeds the next chunk of the prompt and returns whether more is left. Iterating feeds all of it by itself; this is
+    /// for callers that want to stop in between.
+    ///
+    /// # Errors
+    /// A failing target.
+    pub fn prefill(&mut self) -> Result<bool> {
+        let sequence = self.sequence.as_mut().expect("the sequence leaves in drop only");
+        if sequence.finish_reason().is_some() || sequence.stats().rounds > 0 {
+            return Ok(false);
+        }
+        self.rounds.prefill(sequence)
+    }
+
+    /// Runs until a piece is there, the text has ended, or something failed.
+    fn advance(&mut self) -> Result<Option<Piece>> {
+        let sequence = self.sequence.as_mut().expect("the sequence leaves in drop only");
+        loop {
+            if let Some(piece) = sequence.next_piece() {
+                return Ok(Some(piece));
+            }
+            if sequence.finish_reason().is_some() {
+                return Ok(None);
+            }
+            if sequence.stats().rounds == 0 {
+                while self.rounds.prefill(sequence)? {}
+            }
+            self.rounds.step(&mut [&mut *sequence])?;
+            if sequence.stats.rounds == 1 {
+                sequence.stats.time_to_first_token = self.start.elapsed();
+            }
+        }
+    }
+}
+
+impl Iterator for Generation<'_> {
+    type Item = Result<Piece>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.failed {
+            return None;
+        }
+        let piece = self.advance();
+        self.failed = piece.is_err();
+        piece.transpose()
+    }
+}
+
+impl Drop for Generation<'_> {
+    /// The caches go back to the session, holding exactly the text that was committed.
+    fn drop(&mut self) {
+        *self.home = self.sequence.take().map(|sequence| sequence.memory);
+    }
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session")
+            .field("params", &self.params)
+            .field("stops", &self.stops)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,100 @@
+//! `Stats`: what a generation did and how long it took.
+
+use std::time::Duration;
+
+/// Counts and times of one generation. Counts are of what was kept: a block cut by a stop counts up to the cut.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Stats {
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// How many of them the cache still held from the turn before.
+    pub reused_tokens: usize,
+    /// Tokens generated, the one that ended the text included.
+    pub generated_tokens: usize,
+    /// Target passes after the prompt.
+    pub rounds: usize,
+    /// Tokens drafted.
+    pub drafted: usize,
+    /// Drafted tokens kept.
+    pub accepted: usize,
+    /// Per position in the draft (0: the first), how often a token was drafted there.
+    pub drafted_by_position: Vec<usize>,
+    /// Per position in the draft, how often that token was kept.
+    pub accepted_by_position: Vec<usize>,
+    /// Rejections that rounding alone explains; should be 0.
+    pub residual_underflows: usize,
+    /// Feeding the prompt to the target.
+    pub prefill: Duration,
+    /// Drafting, the draft's own prompt included.
+    pub draft: Duration,
+    /// Target passes over drafts.
+    pub verify: Duration,
+    /// Everything else: sampling, acceptance, text.
+    pub other: Duration,
+    /// From the request to the first token.
+    pub time_to_first_token: Duration,
+}
+
+impl Stats {
+    /// Records a round that drafted `num_drafted` tokens, of which `num_kept` were accepted and kept, and that added
+    /// `num_new` tokens.
+    pub(crate) fn record_round(&mut self, num_drafted: usize, num_kept: usize, num_new: usize) {
+        self.rounds += 1;
+        self.generated_tokens += num_new;
+        self.drafted += num_drafted;
+        self.accepted += num_kept;
+        if self.drafted_by_position.len() < num_drafted {
+            self.drafted_by_position.resize(num_drafted, 0);
+            self.accepted_by_position.resize(num_drafted, 0);
+        }
+        self.drafted_by_position[..num_drafted].iter_mut().for_each(|count| *count += 1);
+        self.accepted_by_position[..num_kept].iter_mut().for_each(|count| *count += 1);
+    }
+
+    /// Accepted over drafted; 0 where nothing was drafted.
+    pub fn acceptance_rate(&self) -> f64 {
+        ratio(self.accepted as f64, self.drafted as f64)
+    }
+
+    /// Tokens per target pass, `1 + accepted / rounds` where nothing was cut.
+    pub fn mean_accepted_len(&self) -> f64 {
+        ratio(self.generated_tokens as f64, self.rounds as f64)
+    }
+
+    /// Time after the prompt.
+    pub fn decode(&self) -> Duration {
+        self.draft + self.verify + self.other
+    }
+
+    /// Generated tokens per second after the prompt.
+    pub fn tokens_per_second(&self) -> f64 {
+        ratio(self.generated_tokens as f64, self.decode().as_secs_f64())
+    }
+
+    /// Prompt tokens fed per second; what the cache held is not counted.
+    pub fn prompt_tokens_per_second(&self) -> f64 {
+        ratio((self.prompt_tokens - self.reused_tokens) as f64, self.prefill.as_secs_f64())
+    }
+}
+
+fn ratio(a: f64, b: f64) -> f64 {
+    if b > 0.0 { a / b } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_add_up_by_position() {
+        let mut stats = Stats::default();
+        stats.record_round(4, 2, 3);
+        stats.record_round(0, 0, 1);
+        stats.record_round(2, 2, 3);
+        assert_eq!(stats.drafted_by_position, [2, 2, 1, 1]);
+        assert_eq!(stats.accepted_by_position, [2, 2, 0, 0]);
+        assert_eq!(stats.generated_tokens, 7);
+        assert_eq!(stats.acceptance_rate(), 4.0 / 6.0);
+        assert_eq!(stats.mean_accepted_len(), 7.0 / 3.0);
+    }
+}

@@ -1,0 +1,79 @@
+//! Drafters that no one should use, and the list that every exactness test runs through: a new drafter joins by one
+//! line in [`all`].
+
+use std::sync::Arc;
+
+use specgen::{
+    Result,
+    distribution::Distribution,
+    draft::{Draft, DraftRequest, DraftState, Drafter, ModelDrafter, NgramDrafter, NoDraft, NoState},
+    model::Model,
+};
+
+/// A drafter with a name, for messages.
+pub type Named = (&'static str, Arc<dyn Drafter>);
+
+/// Every drafter there is, good and bad, for a `target`, another model `other` of its vocabulary, and the `text` plain
+/// decoding says after some prompt (prompt included).
+pub fn all(target: &Arc<dyn Model>, other: &Arc<dyn Model>, text: &[u32], end_id: u32) -> Vec<Named> {
+    let vocab_size = target.info().vocab_size;
+    let vocab = vocab_size as u32;
+    let oracle = text.to_vec();
+    let wrong = text.to_vec();
+    let at = |text: &[u32], i: usize| text.get(i).copied().unwrap_or(i as u32 % 3);
+    vec![
+        ("none", Arc::new(NoDraft)),
+        ("ngram", Arc::new(NgramDrafter::default())),
+        ("the target itself", Arc::new(ModelDrafter::new(target.clone(), vocab_size))),
+        ("another model", Arc::new(ModelDrafter::new(other.clone(), vocab_size))),
+        ("uniform draws", Arc::new(Uniform { vocab_size })),
+        ("oracle", scripted(move |n, k| (n..n + k).map(|i| at(&oracle, i)).collect())),
+        ("always wrong", scripted(move |n, k| (n..n + k).map(|i| (at(&wrong, i) + 1) % vocab).collect())),
+        (
+            "random lengths",
+            scripted(move |n, k| (0..(n * 7919 % (k + 1))).map(|i| (n + i) as u32 % vocab).collect()),
+        ),
+        ("ends everywhere", scripted(move |_, k| vec![end_id; k])),
+    ]
+}
+
+/// Guesses by a rule from the text's length and k.
+struct Scripted<F>(F);
+
+fn scripted(rule: impl Fn(usize, usize) -> Vec<u32> + Send + Sync + 'static) -> Arc<dyn Drafter> {
+    Arc::new(Scripted(rule))
+}
+
+impl<F: Fn(usize, usize) -> Vec<u32> + Send + Sync> Drafter for Scripted<F> {
+    fn new_state(&self) -> Box<dyn DraftState> {
+        Box::new(NoState)
+    }
+
+    fn draft(&self, requests: &mut [DraftRequest<'_>]) -> Result<Vec<Draft>> {
+        Ok(requests.iter().map(|r| Draft::deterministic((self.0)(r.tokens.len(), r.k))).collect())
+    }
+}
+
+/// Draws from the uniform distribution and says so: the ratio test's hardest customer.
+struct Uniform {
+    vocab_size: usize,
+}
+
+impl Drafter for Uniform {
+    fn new_state(&self) -> Box<dyn DraftState> {
+        Box::new(NoState)
+    }
+
+    fn draft(&self, requests: &mut [DraftRequest<'_>]) -> Result<Vec<Draft>> {
+        let q = Distribution::Dense(vec![-(self.vocab_size as f32).ln(); self.vocab_size]);
+        let chain = |request: &mut DraftRequest<'_>| {
+            let mut draft = Draft::default();
+            for i in 0..request.k {
+                let token = q.draw(&mut request.noise, i);
+                draft.push(token, q.clone());
+            }
+            draft
+        };
+        Ok(requests.iter_mut().map(chain).collect())
+    }
+}

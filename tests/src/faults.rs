@@ -1,0 +1,82 @@
+//! Wrong acceptance rules, each a mistake made somewhere before, to show that the tests would catch it.
+
+use crate::enumeration::exact;
+use crate::toy::Rule;
+use specgen::Result;
+use specgen::distribution::Distribution;
+use specgen::verify::{Chooser, Draft, Verdict};
+
+/// What is wrong with a [`Faulty`] rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// Nothing: the rule is right, which shows that the others fail for their fault alone.
+    None,
+    /// The correction comes from `p`: the residual is not subtracted.
+    NoResidual,
+    /// The correction comes from the residual, but a token is accepted whenever it is the most likely one.
+    ArgmaxAcceptance,
+    /// `u <= ratio` with a `u` that can be 0: accepts what has probability 0.
+    ZeroAccepted,
+    /// Residual probabilities are paired by rank in the two lists of likely tokens, not by id.
+    PairedByRank,
+    /// The ratio is `p / (q + 0.01)`.
+    Epsilon,
+    /// The bonus token comes from the row of the last draft token: off by one.
+    BonusFromLastRow,
+}
+
+/// The ratio test written out plainly over dense rows, with one fault.
+#[derive(Debug, Clone, Copy)]
+pub struct Faulty {
+    /// Number of tokens.
+    pub vocab: u32,
+    /// The fault.
+    pub fault: Fault,
+}
+
+impl<C: Chooser> Rule<C> for Faulty {
+    fn verify(
+        &self,
+        draft: &Draft,
+        p: &mut dyn FnMut(usize) -> Result<Distribution>,
+        chooser: &mut C,
+    ) -> Verdict {
+        let mut row = |i| exact(&p(i).expect("toy models do not fail"), self.vocab);
+        let verdict =
+            |num_accepted, next_token| Verdict { num_accepted, next_token, residual_underflow: false };
+        let g = draft.len();
+        for i in 0..g {
+            let (p, q, x) = (row(i), exact(&draft.q[i], self.vocab), draft.tokens[i] as usize);
+            let ratio = match self.fault {
+                Fault::Epsilon => p[x] / (q[x] + 0.01),
+                Fault::ArgmaxAcceptance => f64::from(p.iter().all(|&other| other <= p[x])),
+                _ => p[x] / q[x],
+            };
+            let accepted = match self.fault {
+                Fault::ZeroAccepted => chooser.accept(i, ratio.ln()),
+                _ => ratio > 0.0 && chooser.accept(i, ratio.ln()),
+            };
+            if accepted {
+                continue;
+            }
+            let residual: Vec<f64> = match self.fault {
+                Fault::NoResidual => p.clone(),
+                Fault::PairedByRank => {
+                    let mut ranked = q.clone();
+                    ranked.sort_by(|a, b| b.total_cmp(a));
+                    let mut ids: Vec<usize> = (0..p.len()).collect();
+                    ids.sort_by(|&a, &b| p[b].total_cmp(&p[a]));
+                    let mut residual = vec![0.0; p.len()];
+                    ids.iter().zip(ranked).for_each(|(&id, q)| residual[id] = (p[id] - q).max(0.0));
+                    residual
+                }
+                _ => p.iter().zip(&q).map(|(p, q)| (p - q).max(0.0)).collect(),
+            };
+            let drawn = chooser.pick(i, (0..).zip(residual));
+            let next_token = drawn.or_else(|| chooser.pick(i, (0..).zip(p))).expect("p has a possible token");
+            return verdict(i, next_token);
+        }
+        let last = if self.fault == Fault::BonusFromLastRow && g > 0 { g - 1 } else { g };
+        verdict(g, chooser.pick(g, (0..).zip(row(last))).expect("p has a possible token"))
+    }
+}

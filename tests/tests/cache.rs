@@ -1,0 +1,187 @@
+//! Caches: any way of feeding a text, with any truncations, chunks, trees and neighbours, leaves the same logits, bit
+//! for bit, on the CPU.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use std::sync::{Arc, OnceLock};
+
+use proptest::prelude::*;
+use specgen::{
+    cache::KvCache,
+    model::{Batch, Model, Output, Rows, Slice, Tree},
+};
+use specgen_tests::tiny;
+
+/// One model per architecture, on two threads.
+fn models() -> &'static [(&'static str, Arc<dyn Model>)] {
+    static MODELS: OnceLock<Vec<(&'static str, Arc<dyn Model>)>> = OnceLock::new();
+    MODELS.get_or_init(|| tiny::all().into_iter().map(|t| (t.name, t.load(&tiny::cpu(2)))).collect())
+}
+
+fn feed(model: &dyn Model, cache: &mut KvCache, tokens: &[u32]) -> Vec<Vec<f32>> {
+    let mut out = Output::new();
+    let slice = Slice { cache, tokens, rows: Rows::All, tree: None };
+    model.forward(&mut Batch { slices: vec![slice], taps: &[] }, &mut out).unwrap();
+    (0..tokens.len()).map(|row| out.logits(0, row).to_vec()).collect()
+}
+
+/// Logits of every position, one token at a time.
+fn one_by_one(model: &dyn Model, tokens: &[u32]) -> Vec<Vec<f32>> {
+    let mut cache = model.new_cache();
+    tokens.iter().map(|&token| feed(model, &mut cache, &[token]).remove(0)).collect()
+}
+
+fn tokens(len: impl Into<prop::collection::SizeRange>) -> impl Strategy<Value = Vec<u32>> {
+    prop::collection::vec(0u32..61, len)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Chunks of any size, with wrong guesses fed and taken back between them, past every sliding window.
+    #[test]
+    fn any_chunks_and_rollbacks_leave_the_same_logits(
+        text in tokens(1..40),
+        steps in prop::collection::vec((1usize..9, tokens(0..6)), 1..40),
+    ) {
+        for (name, model) in models() {
+            let want = one_by_one(model.as_ref(), &text);
+            let mut cache = model.new_cache();
+            let mut steps = steps.iter().cycle();
+            while cache.len() < text.len() {
+                let (chunk, wrong) = steps.next().unwrap();
+                let start = cache.len();
+                let end = (start + chunk).min(text.len());
+                let fed = [&text[start..end], wrong].concat();
+                let got = feed(model.as_ref(), &mut cache, &fed);
+                cache.truncate(end);
+                for (row, logits) in got[..end - start].iter().enumerate() {
+                    prop_assert_eq!(logits, &want[start + row], "{}, position {}", name, start + row);
+                }
+            }
+        }
+    }
+
+    /// Sequences that share a pass do not see each other.
+    #[test]
+    fn neighbours_leave_the_same_logits(a in tokens(1..20), b in tokens(1..20), at in 0usize..19) {
+        for (name, model) in models() {
+            let at = at.min(a.len() - 1);
+            let want = one_by_one(model.as_ref(), &a);
+            let (mut cache_a, mut cache_b) = (model.new_cache(), model.new_cache());
+            if at > 0 {
+                feed(model.as_ref(), &mut cache_a, &a[..at]);
+            }
+            let mut out = Output::new();
+            let slices = vec![
+                Slice { cache: &mut cache_b, tokens: &b, rows: Rows::Last(1), tree: None },
+                Slice { cache: &mut cache_a, tokens: &a[at..], rows: Rows::Last(2), tree: None },
+            ];
+            model.forward(&mut Batch { slices, taps: &[] }, &mut out).unwrap();
+            let rows = out.num_rows(1);
+            prop_assert_eq!(out.logits(1, rows - 1), &want[a.len() - 1][..], "{}", name);
+        }
+    }
+
+    /// Every node of a draft tree gets the logits of its own path, and an accepted path can be kept.
+    #[test]
+    fn trees_are_chains_that_share_a_pass(
+        prefix in tokens(1..20),
+        nodes in prop::collection::vec((any::<prop::sample::Index>(), 0u32..61), 1..10),
+        kept in any::<prop::sample::Index>(),
+        after in 0u32..61,
+    ) {
+        let mut parents = Vec::new();
+        for (i, (parent, _)) in nodes.iter().enumerate() {
+            parents.push(if i == 0 { 0 } else { parent.index(i) as u32 });
+        }
+        let tree = Tree::new(&parents).unwrap();
+        let ids: Vec<u32> = nodes.iter().map(|&(_, id)| id).collect();
+        for (name, model) in models() {
+            let mut cache = model.new_cache();
+            feed(model.as_ref(), &mut cache, &prefix);
+            let mut out = Output::new();
+            let slice = Slice { cache: &mut cache, tokens: &ids, rows: Rows::All, tree: Some(&tree) };
+            model.forward(&mut Batch { slices: vec![slice], taps: &[] }, &mut out).unwrap();
+            let path_of = |node: usize| tree.path(node).iter().map(|&i| ids[i as usize]);
+            for node in 0..ids.len() {
+                let text: Vec<u32> = prefix.iter().copied().chain(path_of(node)).collect();
+                let want = one_by_one(model.as_ref(), &text).pop().unwrap();
+                prop_assert_eq!(out.logits(0, node), &want[..], "{}, node {}", name, node);
+            }
+            let leaf = kept.index(ids.len());
+            let rows: Vec<usize> = tree.path(leaf).iter().map(|&i| i as usize).collect();
+            cache.compact(prefix.len(), &rows).unwrap();
+            let text: Vec<u32> = prefix.iter().copied().chain(path_of(leaf)).chain([after]).collect();
+            let got = feed(model.as_ref(), &mut cache, &[after]).remove(0);
+            let want = one_by_one(model.as_ref(), &text).pop().unwrap();
+            prop_assert_eq!(got, want, "{}, after keeping node {}", name, leaf);
+        }
+    }
+}
+
+/// The reference backend keeps its caches right too; its sums may differ in the last bits.
+#[test]
+fn the_reference_backend_rolls_back_and_compacts() {
+    let text: Vec<u32> = (0..30).map(|i| (i * 7 + 3) % 61).collect();
+    for tiny in tiny::all() {
+        let model = tiny.load(&tiny::reference());
+        let want = feed(model.as_ref(), &mut model.new_cache(), &text);
+        let mut cache = model.new_cache();
+        for (start, end) in [(0, 11), (11, 12), (12, 16), (16, 30)] {
+            let got = feed(model.as_ref(), &mut cache, &[&text[start..end], &[1, 2, 3]].concat());
+            cache.truncate(end);
+            for (row, logits) in got[..end - start].iter().enumerate() {
+                let worst =
+                    logits.iter().zip(&want[start + row]).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                assert!(worst < 1e-4, "{}, position {}: {worst}", tiny.name, start + row);
+            }
+        }
+        // A tree whose second branch is kept: its rows move next to the prefix.
+        cache.truncate(20);
+        let tree = Tree::new(&[0, 0, 0, 2]).unwrap();
+        let ids = [text[20], 60, text[21], text[22]];
+        let slice = Slice { cache: &mut cache, tokens: &ids, rows: Rows::None, tree: Some(&tree) };
+        model.forward(&mut Batch { slices: vec![slice], taps: &[] }, &mut Output::new()).unwrap();
+        cache.compact(20, &[0, 2, 3]).unwrap();
+        assert_eq!(cache.tokens(), &text[..23]);
+        let got = feed(model.as_ref(), &mut cache, &text[23..24]).remove(0);
+        let worst = got.iter().zip(&want[23]).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(worst < 1e-4, "{}: {worst} after compaction", tiny.name);
+    }
+}
+
+#[test]
+fn taps_are_the_residual_stream_of_every_row() {
+    for (name, model) in models() {
+        let text = [4u32, 9, 16];
+        let mut cache = model.new_cache();
+        let mut out = Output::new();
+        let slice = Slice { cache: &mut cache, tokens: &text, rows: Rows::Last(1), tree: None };
+        model.forward(&mut Batch { slices: vec![slice], taps: &[0, 3] }, &mut out).unwrap();
+        let width = model.info().hidden_size;
+        assert_eq!(out.tap(0).len(), 3 * width, "{name}");
+        assert_eq!(out.tap(1).len(), 3 * width, "{name}");
+        assert_ne!(out.tap(0), out.tap(1), "{name}");
+        let slice = Slice { cache: &mut cache, tokens: &[1], rows: Rows::None, tree: None };
+        let error = model.forward(&mut Batch { slices: vec![slice], taps: &[4] }, &mut out).unwrap_err();
+        assert!(error.to_string().contains("layer 4"), "{error}");
+        assert_eq!(cache.len(), 3, "a refused pass leaves the cache alone");
+    }
+}
+
+#[test]
+fn refused_slices_leave_the_cache_alone() {
+    for (name, model) in models() {
+        let mut cache = model.new_cache();
+        feed(model.as_ref(), &mut cache, &[1, 2, 3]);
+        let too_long = vec![1; 126];
+        for bad in [&[][..], &[61], &too_long] {
+            let slice = Slice { cache: &mut cache, tokens: bad, rows: Rows::All, tree: None };
+            assert!(
+                model.forward(&mut Batch { slices: vec![slice], taps: &[] }, &mut Output::new()).is_err(),
+                "{name}"
+            );
+            assert_eq!(cache.tokens(), [1, 2, 3], "{name}");
+        }
+    }
+}

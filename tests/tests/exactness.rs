@@ -1,0 +1,292 @@
+//! One suite for every drafter: greedy text equals plain decoding, sampled text has the target's distribution, and a
+//! text ends where plain decoding ends it.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use std::sync::Arc;
+
+use specgen::{
+    Engine, FinishReason, Request, SamplingParams, Sequence,
+    draft::{Drafter, NoDraft},
+    model::{Batch, Model, Output, Rows, Slice, ToyModel},
+    sampling::{History, Sampler},
+};
+use specgen_tests::{
+    drafters,
+    statistics::chi_square,
+    tiny::{self, Tiny},
+};
+
+const KS: [usize; 4] = [0, 1, 3, 7];
+
+/// Targets with a model that drafts for them.
+fn targets() -> Vec<(&'static str, Arc<dyn Model>, Arc<dyn Model>)> {
+    let device = tiny::cpu(1);
+    let mut targets: Vec<(_, Arc<dyn Model>, Arc<dyn Model>)> =
+        vec![("toy", Arc::new(ToyModel::new(12, 1, 6.0)), Arc::new(ToyModel::new(12, 2, 6.0)))];
+    for tiny in tiny::all() {
+        targets.push((tiny.name, tiny.load(&device), tiny.clone().with_seed(99).load(&device)));
+    }
+    targets
+}
+
+struct Outcome {
+    tokens: Vec<u32>,
+    finish: Option<FinishReason>,
+}
+
+fn run(engine: &Engine, params: &SamplingParams, prompt: &[u32], max_tokens: usize) -> Outcome {
+    let mut session = engine.session(params.clone()).unwrap();
+    let mut generation = session.generate(prompt, max_tokens).unwrap();
+    let ids: Vec<u32> = generation.by_ref().map(|piece| piece.unwrap().id).collect();
+    assert_eq!(ids, generation.tokens(), "pieces carry every token");
+    assert_eq!(generation.stats().generated_tokens, ids.len());
+    Outcome { finish: generation.finish_reason(), tokens: ids }
+}
+
+#[test]
+fn greedy_text_equals_plain_decoding() {
+    let params = SamplingParams::greedy();
+    for (name, target, other) in targets() {
+        let end_id = 3;
+        let prompt = [5, 1, 4];
+        let engine = |drafter, k| Engine::from_parts(target.clone(), drafter, k, &[end_id]);
+        let plain = run(&engine(Arc::new(NoDraft), 0), &params, &prompt, 60);
+        let text = [&prompt[..], &plain.tokens].concat();
+        for (drafter_name, drafter) in drafters::all(&target, &other, &text, end_id) {
+            for k in KS {
+                let got = run(&engine(drafter.clone(), k), &params, &prompt, 60);
+                assert_eq!(got.tokens, plain.tokens, "{name}, {drafter_name}, k = {k}");
+                assert_eq!(got.finish, plain.finish, "{name}, {drafter_name}, k = {k}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_perfect_draft_is_always_accepted_and_a_wrong_one_never() {
+    let target: Arc<dyn Model> = Arc::new(ToyModel::new(12, 1, 6.0));
+    let prompt = [5u32, 1];
+    let plain = run(
+        &Engine::from_parts(target.clone(), Arc::new(NoDraft), 0, &[]),
+        &SamplingParams::greedy(),
+        &prompt,
+        41,
+    );
+    let text = [&prompt[..], &plain.tokens].concat();
+    for (name, drafter) in drafters::all(&target, &target, &text, 0) {
+        let engine = Engine::from_parts(target.clone(), drafter, 4, &[]);
+        let mut session = engine.session(SamplingParams::greedy()).unwrap();
+        let mut generation = session.generate(&prompt[..], 41).unwrap();
+        generation.by_ref().for_each(|piece| drop(piece.unwrap()));
+        let stats = generation.stats();
+        match name {
+            "oracle" | "the target itself" | "another model" => {
+                assert_eq!(stats.acceptance_rate(), 1.0, "{name}");
+                assert_eq!(stats.rounds, 9, "{name}: 8 full rounds of 5 and one of 1");
+            }
+            "always wrong" => assert_eq!(stats.accepted, 0),
+            _ => {}
+        }
+    }
+}
+
+/// Wherever a text ends, it ends at the token where plain decoding ends it, and the session goes on from there.
+#[test]
+fn texts_end_where_plain_decoding_ends_them() {
+    let target: Arc<dyn Model> = Arc::new(ToyModel::new(12, 1, 6.0).with_context_len(40));
+    let params = SamplingParams::greedy();
+    let prompt = [5u32, 1, 4];
+    let everything =
+        run(&Engine::from_parts(target.clone(), Arc::new(NoDraft), 0, &[]), &params, &prompt, 100);
+    assert_eq!(everything.tokens.len(), 37, "the context is full");
+    assert_eq!(everything.finish, Some(FinishReason::Length));
+    let text = [&prompt[..], &everything.tokens].concat();
+    for end_id in 0..12 {
+        for max_tokens in [0, 1, 2, 5, 6, 7, 37, 38] {
+            let plain = run(
+                &Engine::from_parts(target.clone(), Arc::new(NoDraft), 0, &[end_id]),
+                &params,
+                &prompt,
+                max_tokens,
+            );
+            for (name, drafter) in drafters::all(&target, &target, &text, end_id) {
+                for k in [1, 4, 9] {
+                    let engine = Engine::from_parts(target.clone(), drafter.clone(), k, &[end_id]);
+                    let what = format!("{name}, k = {k}, end {end_id}, max {max_tokens}");
+                    let got = run(&engine, &params, &prompt, max_tokens);
+                    assert_eq!(got.tokens, plain.tokens, "{what}");
+                    assert_eq!(got.finish, plain.finish, "{what}");
+                    assert_state_is_restored(&engine, &prompt, &plain.tokens, max_tokens, &what);
+                }
+            }
+        }
+    }
+}
+
+/// After a text, the cache holds all of it but the pending token, and nothing else.
+fn assert_state_is_restored(engine: &Engine, prompt: &[u32], output: &[u32], max_tokens: usize, what: &str) {
+    let mut session = engine.session(SamplingParams::greedy()).unwrap();
+    session.generate(prompt, max_tokens).unwrap().for_each(|piece| drop(piece.unwrap()));
+    let whole = [prompt, output].concat();
+    if whole.len() >= 40 {
+        return;
+    }
+    let next = [&whole[..], &[0]].concat();
+    let mut generation = session.generate(&next[..], 1).unwrap();
+    generation.by_ref().for_each(|piece| drop(piece.unwrap()));
+    // Where nothing was generated, nothing was fed.
+    let held = if output.is_empty() { 0 } else { whole.len() - 1 };
+    assert_eq!(generation.stats().reused_tokens, held, "{what}");
+}
+
+fn sequence(engine: &Engine, prompt: &[u32], params: &SamplingParams) -> Sequence {
+    let request = Request { prompt, params, max_tokens: 30, stops: &[], ignore_eos: false };
+    engine.start(&request, &mut None).unwrap()
+}
+
+/// A sequence says the same alone and among others, greedy or sampled by seed.
+#[test]
+fn neighbours_in_a_batch_change_nothing() {
+    for (name, target, other) in targets() {
+        for (drafter_name, drafter) in drafters::all(&target, &other, &[5, 1, 4, 2, 7], 3) {
+            let engine = Engine::from_parts(target.clone(), drafter, 3, &[3]);
+            let prompts: [&[u32]; 3] = [&[5, 1, 4], &[2], &[7, 7, 7, 7, 7, 7, 7]];
+            let params = [
+                SamplingParams::greedy(),
+                SamplingParams { seed: Some(11), temperature: 1.0, ..SamplingParams::default() },
+                SamplingParams {
+                    seed: Some(12),
+                    temperature: 0.8,
+                    repetition_penalty: 1.3,
+                    ..SamplingParams::default()
+                },
+            ];
+            let alone: Vec<_> = prompts
+                .iter()
+                .zip(&params)
+                .map(|(prompt, params)| run(&engine, params, prompt, 30).tokens)
+                .collect();
+
+            let mut sequences: Vec<_> = prompts
+                .iter()
+                .zip(&params)
+                .map(|(prompt, params)| sequence(&engine, prompt, params))
+                .collect();
+            let mut rounds = engine.rounds();
+            for sequence in &mut sequences {
+                while rounds.prefill(sequence).unwrap() {}
+            }
+            loop {
+                let mut live: Vec<_> = sequences.iter_mut().filter(|s| s.finish_reason().is_none()).collect();
+                if live.is_empty() {
+                    break;
+                }
+                rounds.step(&mut live).unwrap();
+            }
+            for (sequence, alone) in sequences.iter().zip(&alone) {
+                assert_eq!(sequence.output(), &alone[..], "{name}, {drafter_name}");
+            }
+        }
+    }
+}
+
+/// The law of the first two output tokens, by enumeration: `[vocab * vocab]`.
+fn law_of_two(target: &dyn Model, params: &SamplingParams, prompt: &[u32]) -> Vec<f64> {
+    let vocab = target.info().vocab_size;
+    let sampler = Sampler::new(params, vocab).unwrap();
+    let distribution = |output: &[u32]| {
+        let (mut cache, mut out) = (target.new_cache(), Output::new());
+        let text = [prompt, output].concat();
+        let slice = Slice { cache: &mut cache, tokens: &text, rows: Rows::Last(1), tree: None };
+        target.forward(&mut Batch { slices: vec![slice], taps: &[] }, &mut out).unwrap();
+        let mut history = History::new(prompt);
+        output.iter().for_each(|&id| history.push(id));
+        let p = sampler.distribution(out.logits(0, 0), &history).unwrap();
+        (0..vocab as u32).map(|id| f64::from(p.log_prob(id)).exp()).collect::<Vec<_>>()
+    };
+    let mut law = Vec::new();
+    for (first, p) in distribution(&[]).into_iter().enumerate() {
+        law.extend(distribution(&[first as u32]).into_iter().map(|p_next| p * p_next));
+    }
+    law
+}
+
+fn assert_sampled_text_follows(
+    target: &Arc<dyn Model>,
+    name: &str,
+    drafter: &Arc<dyn Drafter>,
+    draws: usize,
+) {
+    let vocab = target.info().vocab_size;
+    let prompt = [5u32, 1, 4];
+    let plain =
+        SamplingParams { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, ..SamplingParams::default() };
+    let shaped = SamplingParams {
+        temperature: 0.7,
+        top_k: 7,
+        top_p: 0.9,
+        min_p: 0.02,
+        repetition_penalty: 1.2,
+        presence_penalty: 0.5,
+        frequency_penalty: 0.3,
+        logit_bias: vec![(2, 0.7), (4, f32::NEG_INFINITY)],
+        ..SamplingParams::default()
+    };
+    for (what, params) in [("plain", plain), ("shaped", shaped)] {
+        let law = law_of_two(target.as_ref(), &params, &prompt);
+        for k in [1, 3] {
+            let engine = Engine::from_parts(target.clone(), drafter.clone(), k, &[]);
+            let mut counts = vec![0; vocab * vocab];
+            for seed in 0..draws as u64 {
+                let params = SamplingParams { seed: Some(seed), ..params.clone() };
+                // Five tokens are decoded so that a round with a whole draft decides the two that are counted.
+                let tokens = run(&engine, &params, &prompt, 5).tokens;
+                counts[tokens[0] as usize * vocab + tokens[1] as usize] += 1;
+            }
+            let (statistic, limit) = chi_square(&counts, &law);
+            assert!(
+                statistic < limit,
+                "{name}, {what}, k = {k}: chi-square {statistic:.1}, limit {limit:.1}"
+            );
+        }
+    }
+}
+
+#[test]
+fn sampled_text_has_the_targets_distribution() {
+    let target: Arc<dyn Model> = Arc::new(ToyModel::new(8, 1, 5.0));
+    let other: Arc<dyn Model> = Arc::new(ToyModel::new(8, 2, 5.0));
+    for (name, drafter) in drafters::all(&target, &other, &[5, 1, 4, 2, 7, 0, 3], 6) {
+        assert_sampled_text_follows(&target, name, &drafter, 20_000);
+    }
+}
+
+/// The same through a real transformer with real caches.
+#[test]
+fn sampled_text_of_a_transformer_has_its_distribution() {
+    let small = |seed| {
+        let tiny = Tiny::named("llama").with_seed(seed).with_field("vocab_size", 8.into());
+        tiny.with_field("num_hidden_layers", 1.into()).load(&tiny::cpu(1))
+    };
+    let (target, other) = (small(1), small(2));
+    for (name, drafter) in drafters::all(&target, &other, &[5, 1, 4, 2, 7, 0, 3], 6) {
+        if matches!(name, "another model" | "uniform draws" | "ngram") {
+            assert_sampled_text_follows(&target, name, &drafter, 4_000);
+        }
+    }
+}
+
+#[test]
+fn an_unseeded_run_reports_a_seed_that_replays_it() {
+    let target: Arc<dyn Model> = Arc::new(ToyModel::new(12, 1, 3.0));
+    let engine = Engine::from_parts(target, Arc::new(specgen::draft::NgramDrafter::default()), 3, &[]);
+    let params = SamplingParams { temperature: 1.0, ..SamplingParams::default() };
+    let mut session = engine.session(params.clone()).unwrap();
+    let mut generation = session.generate(&[1u32, 2][..], 30).unwrap();
+    let first: Vec<u32> = generation.by_ref().map(|piece| piece.unwrap().id).collect();
+    let seed = generation.seed();
+    let again = run(&engine, &SamplingParams { seed: Some(seed), ..params.clone() }, &[1, 2], 30);
+    assert_eq!(first, again.tokens);
+    let other = run(&engine, &SamplingParams { seed: Some(seed + 1), ..params }, &[1, 2], 30);
+    assert_ne!(first, other.tokens);
+}

@@ -1,0 +1,327 @@
+//! The enumeration harness, tested: each of these mistakes has been made somewhere, and each must be caught.
+//!
+//! A wrong procedure must be off by [`CAUGHT`] on at least one model, where a right one is within 1e-12 on all.
+
+#![allow(clippy::unwrap_used)]
+
+use specgen::distribution::Distribution;
+use specgen::rng::{Noise, RoundNoise};
+use specgen::sampling::{History, Sampler, SamplingParams};
+use specgen::verify::{Chooser, Draft, rejection};
+use specgen_tests::enumeration::{EnumChooser, Law, TOLERANCE, enumerate, exact};
+use specgen_tests::faults::{Fault, Faulty};
+use specgen_tests::toy::{Rejection, Rule, SampledToy, Toy, concat, draw_chain, round, sampled_round, toys};
+
+const CAUGHT: f64 = 1e-3;
+
+fn small_toys() -> impl Iterator<Item = (Toy, usize)> {
+    toys().filter(|&(toy, k)| k <= 2 && toy.seed < 24)
+}
+
+/// The largest error of a way to run a round, over many models.
+fn worst(law: impl Fn(Toy, usize) -> Law<Vec<u32>>) -> f64 {
+    small_toys().map(|(toy, k)| toy.error(k, &law(toy, k))).fold(0.0, f64::max)
+}
+
+#[test]
+fn wrong_rules_are_caught() {
+    let with = |fault| worst(|toy, k| sampled_round(toy, k, &Faulty { vocab: toy.vocab, fault }));
+    assert!(with(Fault::None) < TOLERANCE, "the plain rule must pass, or the faults prove nothing");
+    for fault in [
+        Fault::NoResidual,
+        Fault::ArgmaxAcceptance,
+        Fault::PairedByRank,
+        Fault::Epsilon,
+        Fault::BonusFromLastRow,
+    ] {
+        let error = with(fault);
+        assert!(error > CAUGHT, "{fault:?} went unnoticed: {error:e}");
+    }
+}
+
+/// `q` is recorded at another temperature than it was drawn at (or in another precision: the same thing, smaller).
+#[test]
+fn q_of_another_temperature_is_caught() {
+    let reheated = |q: &Distribution, vocab: u32| {
+        let weights: Vec<f64> = exact(q, vocab).into_iter().map(f64::sqrt).collect();
+        let total: f64 = weights.iter().sum();
+        Distribution::Dense(weights.into_iter().map(|weight| (weight / total).ln() as f32).collect())
+    };
+    let error = worst(|toy, k| {
+        enumerate(|chooser| {
+            let mut draft = draw_chain(&[], k, |context| toy.q(context), chooser);
+            draft.q.iter_mut().for_each(|q| *q = reheated(q, toy.vocab));
+            round(&[], &draft, |context| toy.p(context), &Rejection, chooser)
+        })
+    });
+    assert!(error > CAUGHT, "{error:e}");
+}
+
+/// The best two tokens of `q`, normalised.
+fn top_2(q: &Distribution, vocab: u32) -> Distribution {
+    let logits: Vec<f32> = (0..vocab).map(|id| q.log_prob(id)).collect();
+    let params = SamplingParams { temperature: 1.0, top_k: 2, ..SamplingParams::greedy() };
+    Sampler::new(&params, vocab as usize).unwrap().distribution(&logits, &History::default()).unwrap()
+}
+
+/// `q` is filtered and normalised again, but the token was drawn before; or the other way round.
+#[test]
+fn q_of_another_filter_is_caught() {
+    let (mut refused, mut runs) = (0, 0);
+    for (toy, k) in small_toys() {
+        enumerate(|chooser| {
+            let mut draft = draw_chain(&[], k, |context| toy.q(context), chooser);
+            draft.q.iter_mut().for_each(|q| *q = top_2(q, toy.vocab));
+            let outside = draft.tokens.iter().zip(&draft.q).any(|(&x, q)| q.log_prob(x) == f32::NEG_INFINITY);
+            let verdict = rejection(&draft, |i| Ok(toy.p(&draft.tokens[..i])), chooser);
+            assert_eq!(verdict.is_err(), outside);
+            refused += usize::from(outside);
+            runs += 1;
+        });
+    }
+    assert!(refused > runs / 100, "{refused} of {runs} were refused");
+
+    let error = worst(|toy, k| {
+        enumerate(|chooser| {
+            let mut draft = draw_chain(&[], k, |context| top_2(&toy.q(context), toy.vocab), chooser);
+            draft.q = (0..k).map(|i| toy.q(&draft.tokens[..i])).collect();
+            round(&[], &draft, |context| toy.p(context), &Rejection, chooser)
+        })
+    });
+    assert!(error > CAUGHT, "{error:e}");
+}
+
+/// A chooser whose uniform is one of 0, 1/4, 1/2, 3/4 and may equal the ratio: `u <= ratio`.
+#[derive(Default)]
+struct LooseChooser(EnumChooser);
+
+impl Chooser for LooseChooser {
+    fn accept(&mut self, _index: usize, ln_ratio: f64) -> bool {
+        let quarter = self.0.decide((0..4).map(|quarter| (quarter, 1.0))).unwrap();
+        f64::from(quarter) / 4.0 <= ln_ratio.exp()
+    }
+
+    fn pick(&mut self, index: usize, weights: impl Iterator<Item = (u32, f64)>) -> Option<u32> {
+        self.0.pick(index, weights)
+    }
+}
+
+/// How often a token the target cannot say comes out, even from the loosest of choosers.
+fn impossible_tokens(rule: impl Fn(Toy) -> Box<dyn Rule<LooseChooser>>) -> f64 {
+    let mut weight = 0.0;
+    for (toy, k) in small_toys() {
+        let rule = rule(toy);
+        let law = enumerate(|chooser| {
+            let mut loose = LooseChooser(std::mem::take(chooser));
+            let draft = draw_chain(&[], k, |context| toy.q(context), &mut loose);
+            let text = round(&[], &draft, |context| toy.p(context), rule.as_ref(), &mut loose);
+            *chooser = loose.0;
+            text
+        });
+        for (text, probability) in law {
+            let impossible = |i: usize| toy.p(&text[..i]).log_prob(text[i]) == f32::NEG_INFINITY;
+            weight += if (0..text.len()).any(impossible) { probability } else { 0.0 };
+        }
+    }
+    weight
+}
+
+#[test]
+fn accepting_the_impossible_is_caught() {
+    assert_eq!(impossible_tokens(|_| Box::new(Rejection)), 0.0);
+    let loose = |toy: Toy| Box::new(Faulty { vocab: toy.vocab, fault: Fault::ZeroAccepted }) as Box<_>;
+    assert!(impossible_tokens(loose) > CAUGHT);
+}
+
+/// A drawn token is looked at, and dropped because it or its chain looks weak, or because the target cannot say it.
+#[test]
+fn dropping_after_the_draw_is_caught() {
+    type Keep = fn(Toy, &Draft) -> usize;
+    let cases: [(&str, Keep); 3] = [
+        ("stop at a weak token", |_, draft| {
+            let weak = |i: &usize| draft.q[*i].log_prob(draft.tokens[*i]) < -1.2;
+            (0..draft.len()).find(weak).unwrap_or(draft.len())
+        }),
+        ("clear a weak chain", |_, draft| {
+            let weak = draft.tokens.iter().zip(&draft.q).any(|(&x, q)| q.log_prob(x) < -1.2);
+            if weak { 0 } else { draft.len() }
+        }),
+        ("cut at the first illegal token", |toy, draft| {
+            let illegal =
+                |i: &usize| toy.p(&draft.tokens[..*i]).log_prob(draft.tokens[*i]) == f32::NEG_INFINITY;
+            (0..draft.len()).find(illegal).unwrap_or(draft.len())
+        }),
+    ];
+    for (name, keep) in cases {
+        let error = worst(|toy, k| {
+            enumerate(|chooser| {
+                let mut draft = draw_chain(&[], k, |context| toy.q(context), chooser);
+                let kept = keep(toy, &draft);
+                draft.tokens.truncate(kept);
+                draft.q.truncate(kept);
+                round(&[], &draft, |context| toy.p(context), &Rejection, chooser)
+            })
+        });
+        assert!(error > CAUGHT, "{name} went unnoticed: {error:e}");
+    }
+}
+
+/// The largest error of a way to score the target's rows, after three output tokens.
+fn worst_scoring(row: impl Fn(&SampledToy, &[u32], &[u32], usize) -> Distribution) -> f64 {
+    let start = [3, 1, 1];
+    (0..6)
+        .map(|seed| {
+            let toy = SampledToy::new(seed);
+            let law = toy.law(&start, 2, |tokens, i| row(&toy, &start, tokens, i));
+            toy.error(&start, 2, &law)
+        })
+        .fold(0.0, f64::max)
+}
+
+#[test]
+fn rows_scored_with_the_wrong_parameters_are_caught() {
+    type Row = fn(&SampledToy, &[u32], &[u32], usize) -> Distribution;
+    let right: Row = |toy, start, tokens, i| toy.p(&concat(start, &tokens[..i]));
+    assert!(worst_scoring(right) < TOLERANCE);
+
+    let unfiltered_bonus: Row = |toy, start, tokens, i| {
+        let mut toy = toy.clone();
+        if i == tokens.len() {
+            toy.target = SamplingParams { top_k: 0, top_p: 1.0, min_p: 0.0, ..toy.target };
+        }
+        toy.p(&concat(start, &tokens[..i]))
+    };
+    let penalties_only_on_the_bonus: Row = |toy, start, tokens, i| {
+        let text = concat(start, &tokens[..i]);
+        let history = if i == tokens.len() { toy.history(&text) } else { History::default() };
+        toy.scored(&text, &history)
+    };
+    let penalties_from_round_start: Row =
+        |toy, start, tokens, i| toy.scored(&concat(start, &tokens[..i]), &toy.history(start));
+    let pending_token_twice: Row = |toy, start, tokens, i| {
+        let text = concat(start, &tokens[..i]);
+        let mut history = toy.history(&text);
+        history.push(start[start.len() - 1]);
+        toy.scored(&text, &history)
+    };
+    for (name, row) in [
+        ("bonus from the unfiltered distribution", unfiltered_bonus),
+        ("penalties on the bonus row only", penalties_only_on_the_bonus),
+        ("penalties from the start of the round", penalties_from_round_start),
+        ("pending token counted twice", pending_token_twice),
+    ] {
+        let error = worst_scoring(row);
+        assert!(error > CAUGHT, "{name} went unnoticed: {error:e}");
+    }
+}
+
+/// A stop token ends the text wherever in a round it stands.
+#[test]
+fn a_stop_token_missed_inside_a_round_is_caught() {
+    const STOP: u32 = 0;
+    const LEN: usize = 3;
+    // Both laws are of whole texts: up to the stop token, or `LEN` tokens long.
+    let law = |toy: Toy, cut: fn(&mut Vec<u32>) -> bool| {
+        enumerate(|chooser| {
+            let mut text = Vec::new();
+            while text.len() < LEN {
+                let draft = draw_chain(&text, 2, |context| toy.q(context), chooser);
+                text.extend(round(&text, &draft, |context| toy.p(context), &Rejection, chooser));
+                if cut(&mut text) {
+                    break;
+                }
+            }
+            text.truncate(LEN);
+            text
+        })
+    };
+    let plain = |toy: Toy| {
+        enumerate(|chooser| {
+            let mut text = Vec::new();
+            while text.len() < LEN && text.last() != Some(&STOP) {
+                text.push(toy.p(&text).draw(chooser, 0));
+            }
+            text
+        })
+    };
+    let everywhere = |text: &mut Vec<u32>| match text.iter().position(|&id| id == STOP) {
+        Some(at) => {
+            text.truncate(at + 1);
+            true
+        }
+        None => false,
+    };
+    let at_the_end_only = |text: &mut Vec<u32>| text.last() == Some(&STOP);
+    let distance = |a: &Law<Vec<u32>>, b: &Law<Vec<u32>>| {
+        let probability = |law: &Law<Vec<u32>>, text| law.get(text).copied().unwrap_or(0.0);
+        let texts = a.keys().chain(b.keys());
+        texts.map(|text| (probability(a, text) - probability(b, text)).abs()).fold(0.0, f64::max)
+    };
+    let (mut right, mut wrong) = (0.0_f64, 0.0_f64);
+    for seed in 0..4 {
+        let toy = Toy { vocab: 3, seed };
+        right = right.max(distance(&law(toy, everywhere), &plain(toy)));
+        wrong = wrong.max(distance(&law(toy, at_the_end_only), &plain(toy)));
+    }
+    assert!(right < TOLERANCE, "{right:e}");
+    assert!(wrong > CAUGHT, "{wrong:e}");
+}
+
+/// The chi-square statistic of two-round texts drawn with production noise, by the noise the drafter uses.
+fn chi_square_of_noise(toy: Toy, drafter: fn(Noise, u64, u32) -> RoundNoise) -> (f64, usize) {
+    const LEN: usize = 3;
+    let texts = 60_000;
+    let mut counts: Law<Vec<u32>> = Law::new();
+    for seed in 0..texts {
+        let (noise, mut text) = (Noise::new(seed), Vec::new());
+        for index in 0.. {
+            if text.len() >= LEN {
+                break;
+            }
+            let position = text.len() as u64;
+            let mut drawer = drafter(noise, position, index);
+            let draft = draw_chain(&text, 2, |context| toy.q(context), &mut drawer);
+            let mut verifier = RoundNoise::verify(noise, position, index);
+            text.extend(round(&text, &draft, |context| toy.p(context), &Rejection, &mut verifier));
+        }
+        text.truncate(LEN);
+        *counts.entry(text).or_insert(0.0) += 1.0;
+    }
+    let (mut chi_square, mut cells) = (0.0, 0);
+    let (mut rest_expected, mut rest_found) = (0.0, 0.0);
+    let law = enumerate(|chooser| {
+        let mut text = Vec::new();
+        (0..LEN).for_each(|i| text.push(toy.p(&text).draw(chooser, i)));
+        text
+    });
+    for (text, probability) in &law {
+        let (expected, found) = (probability * texts as f64, counts.get(text).copied().unwrap_or(0.0));
+        if expected < 10.0 {
+            rest_expected += expected;
+            rest_found += found;
+            continue;
+        }
+        chi_square += (found - expected).powi(2) / expected;
+        cells += 1;
+    }
+    if rest_expected > 10.0 {
+        chi_square += (rest_found - rest_expected).powi(2) / rest_expected;
+        cells += 1;
+    }
+    (chi_square, cells - 1)
+}
+
+/// The drafter draws with the noise the residual is drawn with: the token just rejected is favoured again.
+#[test]
+fn noise_shared_by_draft_and_residual_is_caught() {
+    let limit = |freedom: usize| freedom as f64 + 6.0 * (2.0 * freedom as f64).sqrt() + 10.0;
+    let mut caught = 0;
+    for seed in 0..3 {
+        let toy = Toy { vocab: 4, seed };
+        let (found, freedom) = chi_square_of_noise(toy, RoundNoise::draft);
+        assert!(found < limit(freedom), "{toy:?}: {found} with {freedom} degrees of freedom");
+        let (found, freedom) = chi_square_of_noise(toy, RoundNoise::verify);
+        caught += usize::from(found > 2.0 * limit(freedom));
+    }
+    assert!(caught > 0);
+}
