@@ -54,24 +54,8 @@ impl Rng {
 }
 
 /// Integers at the edges of what a header may hold.
-const EDGES: [u64; 16] = [
-    0,
-    1,
-    2,
-    3,
-    4,
-    7,
-    9,
-    31,
-    32,
-    255,
-    256,
-    0xffff,
-    0x7fff_ffff,
-    0xffff_ffff,
-    i64::MAX as u64,
-    u64::MAX,
-];
+const EDGES: [u64; 16] =
+    [0, 1, 2, 3, 4, 7, 9, 31, 32, 255, 256, 0xffff, 0x7fff_ffff, 0xffff_ffff, i64::MAX as u64, u64::MAX];
 
 fn mutate(rng: &mut Rng, seeds: &[Vec<u8>], data: &mut Vec<u8>) {
     for _ in 0..=rng.below(4) {
@@ -211,4 +195,41 @@ fn safetensors() {
     .expect("a valid file");
     let empty = b"\x02\0\0\0\0\0\0\0{}".to_vec();
     run("safetensors", specgen_fuzz::safetensors, vec![file, empty]);
+}
+
+#[test]
+fn gguf_tokenizer() {
+    let string = |text: &str| Value::String(text.as_bytes().to_vec());
+    let strings =
+        |texts: &[&str]| Value::Strings(texts.iter().map(|text| text.as_bytes().to_vec()).collect());
+    let bpe = |pre: &str| {
+        let tokens = [
+            "H", "e", "l", "o", "a", "\u{120}", "1", "2", "3", "He", "ll", "Hell", "aa", "aaaa", "<s>",
+            "</s>",
+        ];
+        GgufWriter::new()
+            .metadata("tokenizer.ggml.model", string("gpt2"))
+            .metadata("tokenizer.ggml.pre", string(pre))
+            .metadata("tokenizer.ggml.bos_token_id", Value::Uint(14))
+            .metadata("tokenizer.ggml.eos_token_id", Value::Uint(15))
+            .metadata("tokenizer.ggml.token_type", Value::Ints([[1; 14].as_slice(), &[3, 4]].concat()))
+            .metadata("tokenizer.ggml.merges", strings(&["H e", "l l", "He ll", "a a", "aa aa"]))
+            .metadata("tokenizer.ggml.tokens", strings(&tokens))
+            .finish()
+    };
+    let mut tokens = vec!["<unk>".to_owned(), "<s>".to_owned(), "</s>".to_owned()];
+    tokens.extend((0..=255).map(|byte| format!("<0x{byte:02X}>")));
+    tokens.extend(["\u{2581}", "\u{2581}H", "el", "lo", "l", "aa", "aaaa"].map(str::to_owned));
+    let kinds: Vec<i64> = (0..tokens.len())
+        .map(|id| [2, 3, 3].get(id).copied().unwrap_or(if id < 259 { 6 } else { 1 }))
+        .collect();
+    let spm = GgufWriter::new()
+        .metadata("general.name", string("phi-3"))
+        .metadata("tokenizer.ggml.model", string("llama"))
+        .metadata("tokenizer.ggml.add_space_prefix", Value::Bool(true))
+        .metadata("tokenizer.ggml.scores", Value::Floats((0..tokens.len()).map(|id| -(id as f64)).collect()))
+        .metadata("tokenizer.ggml.token_type", Value::Ints(kinds))
+        .metadata("tokenizer.ggml.tokens", strings(&tokens.iter().map(String::as_str).collect::<Vec<_>>()))
+        .finish();
+    run("gguf_tokenizer", specgen_fuzz::gguf_tokenizer, vec![bpe("gpt-2"), bpe("llama-bpe"), spm]);
 }

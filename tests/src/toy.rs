@@ -8,16 +8,19 @@ use specgen::sampling::{History, Sampler, SamplingParams};
 use specgen::verify::{Chooser, Draft, Verdict, rejection};
 
 /// Every size the exact tests run on: vocabulary, draft length, number of models.
-const SIZES: [(u32, usize, u64); 9] = [
+const SIZES: [(u32, usize, u64); 12] = [
     (3, 1, 60),
     (3, 2, 60),
     (3, 3, 24),
-    (3, 4, 6),
+    (3, 4, 12),
     (4, 1, 60),
     (4, 2, 24),
-    (4, 3, 6),
+    (4, 3, 12),
+    (4, 4, 6),
     (5, 1, 60),
     (5, 2, 12),
+    (5, 3, 6),
+    (5, 4, 6),
 ];
 
 /// Toy models of every size, each with the number of tokens to draft.

@@ -309,9 +309,9 @@ impl MemoryPlan {
         let context_len = context.unwrap_or(DEFAULT_CONTEXT_LEN.min(target.config.context_len));
         let rows = DEFAULT_NUM_DRAFT_TOKENS + 1;
         let target_memory = Memory::new(&target.memory(context_len, rows), context_len);
-        let plan_draft = |draft: &OpenModel| {
+        let plan_draft = |draft: &OpenModel| -> specgen::Result<DraftPlan> {
             let context_len = context_len.min(draft.config.context_len);
-            specgen::Result::Ok(DraftPlan {
+            Ok(DraftPlan {
                 name: draft.name.clone(),
                 shared_vocab_size: draft::check_vocab(&target.tokenizer, &draft.tokenizer)?,
                 memory: Memory::new(&draft.memory(context_len, 1), context_len),

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use crate::definition::{LANES, add_lanes};
+use crate::definition::LANES;
 use crate::isa::{Isa, Level, dispatch};
 use crate::matmul::Output;
 use crate::tile::TILE;
@@ -183,9 +183,7 @@ unsafe fn products<S: Isa, E: Element, const N: usize, const R: usize>(
     let mut sums = [[0.0; N]; R];
     for r in 0..R {
         for n in 0..N {
-            let mut lanes = [0.0f32; LANES];
-            S::store_f(lanes.as_mut_ptr(), acc[r][n]);
-            sums[r][n] = add_lanes(lanes);
+            sums[r][n] = S::sum_f(acc[r][n]);
         }
     }
     sums

@@ -71,10 +71,13 @@ fn open_tokenizer(weights: &Weights, files: &ModelFiles, overrides: &Overrides) 
     let json = overrides.tokenizer.as_ref().or(files.tokenizer.as_ref());
     match (json, weights.metadata()) {
         (Some(path), _) => Tokenizer::from_file(path),
-        (None, Some(meta)) => Tokenizer::from_metadata(meta, weights.path(), overrides.tokenizer_pre.as_deref()),
-        (None, None) => {
-            Err(Error::format(weights.path(), "no `tokenizer.json` beside the model; give one (--tokenizer FILE)"))
+        (None, Some(meta)) => {
+            Tokenizer::from_metadata(meta, weights.path(), overrides.tokenizer_pre.as_deref())
         }
+        (None, None) => Err(Error::format(
+            weights.path(),
+            "no `tokenizer.json` beside the model; give one (--tokenizer FILE)",
+        )),
     }
 }
 
@@ -84,14 +87,15 @@ fn open_chat_template(
     overrides: &Overrides,
     tokenizer: &Tokenizer,
 ) -> Result<Option<ChatTemplate>> {
-    let text = |id: Option<u32>| id.and_then(|id| tokenizer.token_text(id));
-    let (bos, eos) = (text(tokenizer.bos()), text(tokenizer.eos()));
     if let Some(path) = &overrides.chat_template {
         let source = std::fs::read_to_string(path).map_err(|e| Error::io(path, e))?;
-        return ChatTemplate::new(&source, bos, eos).map(Some);
+        let text = |id: Option<u32>| id.and_then(|id| tokenizer.token_text(id));
+        return ChatTemplate::new(&source, text(tokenizer.bos()), text(tokenizer.eos())).map(Some);
     }
-    match weights.metadata().and_then(|meta| meta.str("tokenizer.chat_template")) {
-        Some(source) => ChatTemplate::new(source, bos, eos).map(Some),
-        None => ChatTemplate::from_dir(&files.dir),
+    if let Some(meta) = weights.metadata()
+        && let Some(template) = ChatTemplate::from_metadata(meta, tokenizer)?
+    {
+        return Ok(Some(template));
     }
+    ChatTemplate::from_dir(&files.dir)
 }

@@ -61,7 +61,7 @@ pub struct Verdict {
 /// A residual `Σ max(0, p - q)` at or below this is rounding, not probability.
 pub const RESIDUAL_UNDERFLOW: f64 = 1e-12;
 
-/// Probabilities that sum to something further from 1 than this are no rounding accident.
+/// Logarithm of a sum of probabilities: further from 0 than this is no rounding accident.
 const MASS_TOLERANCE: f64 = 1e-3;
 
 /// Verifies a chain token by token: `x` stands with probability `min(1, p(x) / q(x))`, and the first that falls is
@@ -108,14 +108,24 @@ fn correct(
         return Ok((y != x).then(|| Verdict { next_token: y, ..Verdict::default() }));
     }
 
-    let (p_law, q_law) = (Law::new(p), Law::new(q));
-    check_mass(i, "p", p_law)?;
-    check_mass(i, "q", q_law)?;
-    // Accept with probability min(1, p(x) / q(x)), but never what the target cannot say.
-    let ln_p = p_law.log_prob(x);
-    if ln_p > f64::NEG_INFINITY && chooser.accept(i, ln_p - q_law.log_prob(x)) {
+    // Accept with probability min(1, p(x) / q(x)), but never what the target cannot say. The sums of p and q are 1 but
+    // for rounding; they matter to the last digits only, and are worked out only where those decide.
+    let rough = f64::from(p.log_prob(x)) - f64::from(q.log_prob(x));
+    let (mut laws, mut accepted) = (None, Some(false));
+    if rough > f64::NEG_INFINITY {
+        accepted = chooser.accept_roughly(i, rough, 2.0 * MASS_TOLERANCE);
+    }
+    if accepted.is_none() {
+        let (p, q) = *laws.insert(exact_laws(i, p, q)?);
+        accepted = Some(chooser.accept(i, p.log_prob(x) - q.log_prob(x)));
+    }
+    if accepted == Some(true) {
         return Ok(None);
     }
+    let (p_law, q_law) = match laws {
+        Some(laws) => laws,
+        None => exact_laws(i, p, q)?,
+    };
     let mut mass = 0.0;
     let drawn = chooser.pick(i, p_law.minus(q_law).inspect(|&(_, weight)| mass += weight));
     let verdict = match drawn {
@@ -149,15 +159,20 @@ fn check_chain(draft: &Draft) -> Result<()> {
     Ok(())
 }
 
-/// The allowance is for the rounding of a whole vocabulary.
-fn check_mass(i: usize, name: &str, law: Law<'_>) -> Result<()> {
-    if law.ln_mass().abs() < MASS_TOLERANCE {
-        return Ok(());
+/// The normalised laws of `p` and `q`, refused if they are far from normalised to begin with.
+fn exact_laws<'a>(i: usize, p: &'a Distribution, q: &'a Distribution) -> Result<(Law<'a>, Law<'a>)> {
+    let laws = (Law::new(p), Law::new(q));
+    for (name, law) in [("p", laws.0), ("q", laws.1)] {
+        // Written so that a mass that is not a number fails too.
+        let rounding = law.ln_mass().abs() < MASS_TOLERANCE;
+        if !rounding {
+            return Err(Error::InvalidArgument(format!(
+                "the probabilities of {name} at draft token {i} sum to {}, not 1",
+                law.ln_mass().exp()
+            )));
+        }
     }
-    Err(Error::InvalidArgument(format!(
-        "the probabilities of {name} at draft token {i} sum to {}, not 1",
-        law.ln_mass().exp()
-    )))
+    Ok(laws)
 }
 
 #[cfg(test)]

@@ -151,6 +151,8 @@ pub(crate) trait Isa: Copy {
     unsafe fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
     /// `a * b - c`, rounded once.
     unsafe fn fms(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    /// The sum of the lanes by the tree of [`crate::definition::add_lanes`].
+    unsafe fn sum_f(a: Self::F) -> f32;
     /// Asks for the cache line at `at`, which may be anywhere.
     unsafe fn prefetch(at: *const u8);
 }

@@ -3,6 +3,7 @@
 use half::f16;
 
 use super::Isa;
+use crate::definition::add_lanes;
 
 /// Plain Rust.
 #[derive(Clone, Copy)]
@@ -154,6 +155,10 @@ impl Isa for Portable {
             *c = a.mul_add(b, -*c);
         }
         c
+    }
+    #[inline(always)]
+    unsafe fn sum_f(a: F) -> f32 {
+        add_lanes(a)
     }
     #[inline(always)]
     unsafe fn prefetch(_at: *const u8) {}

@@ -169,6 +169,10 @@ impl Isa for Avx2 {
         both!(|a, b, c| _mm256_fmsub_ps(a, b, c))
     }
     #[inline(always)]
+    unsafe fn sum_f(a: F2) -> f32 {
+        sum_8(_mm256_add_ps(a[0], a[1]))
+    }
+    #[inline(always)]
     unsafe fn prefetch(at: *const u8) {
         prefetch(at);
     }
@@ -292,6 +296,10 @@ impl Isa for Avx512 {
         _mm512_fmsub_ps(a, b, c)
     }
     #[inline(always)]
+    unsafe fn sum_f(a: __m512) -> f32 {
+        sum_8(_mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps::<1>(a)))
+    }
+    #[inline(always)]
     unsafe fn prefetch(at: *const u8) {
         prefetch(at);
     }
@@ -309,6 +317,14 @@ unsafe fn two_rows(from: *const u8, stride: usize, n: usize) -> __m256i {
 unsafe fn four_rows(from: *const u8, stride: usize, n: usize) -> __m512i {
     let low = _mm512_castsi256_si512(two_rows(from, stride, n));
     _mm512_inserti64x4::<1>(low, two_rows(from, stride, n + 8))
+}
+
+/// Lanes `i` and `i + 4` are added, then `i + 2`, then `i + 1`.
+#[inline(always)]
+unsafe fn sum_8(a: __m256) -> f32 {
+    let a = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
+    let a = _mm_add_ps(a, _mm_movehl_ps(a, a));
+    _mm_cvtss_f32(_mm_add_ss(a, _mm_movehdup_ps(a)))
 }
 
 /// Two i16 as the bits of an i32.

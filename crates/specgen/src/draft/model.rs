@@ -79,7 +79,8 @@ impl Drafter for ModelDrafter {
         let result = self.decode_ahead(requests, &samplers, &mut drafts, most, &mut out);
         // The guesses leave the histories however decoding ended.
         for (request, draft) in requests.iter_mut().zip(&drafts) {
-            draft.tokens.iter().for_each(|_| drop(request.history.pop()));
+            let committed = request.history.num_output() - draft.len();
+            request.history.truncate_output(committed);
         }
         result.map(|()| drafts)
     }

@@ -1,6 +1,7 @@
 //! The filters: which tokens stay, found without sorting a whole vocabulary.
 
 use super::Scale;
+use crate::distribution::sum_exp;
 use std::cmp::Ordering;
 
 /// A token with its logit.
@@ -84,7 +85,7 @@ fn shrink(candidates: &mut Vec<Candidate>, k: usize) -> f32 {
 pub(super) fn above(logits: &[f32], scale: Scale, floor: f64) -> Vec<Candidate> {
     let mut kept = Vec::new();
     // A rough threshold in the logits' own scale, low enough for its rounding, then the exact test.
-    let rough = f64::from(scale.max) + floor * f64::from(scale.temperature);
+    let rough = scale.max + floor / scale.factor;
     let rough = (rough - rough.abs() * 1e-6) as f32 - f32::MIN_POSITIVE;
     scan(logits, rough, |candidate| {
         if scale.apply(candidate.logit) >= floor {
@@ -97,7 +98,7 @@ pub(super) fn above(logits: &[f32], scale: Scale, floor: f64) -> Vec<Candidate> 
 
 /// The sum of all weights.
 pub(super) fn total_weight(logits: &[f32], scale: Scale) -> f64 {
-    logits.iter().map(|&logit| scale.weight(logit)).sum()
+    sum_exp(logits, |logit| scale.apply(logit))
 }
 
 /// Tokens that certainly include the fewest that hold `top_p` of all probability: those left out each weigh so little

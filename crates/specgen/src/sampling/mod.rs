@@ -13,7 +13,7 @@ mod tests;
 pub use history::{Counts, History};
 pub use params::SamplingParams;
 
-use crate::distribution::Distribution;
+use crate::distribution::{Distribution, exp};
 use crate::{Error, Result};
 use filter::Candidate;
 use std::borrow::Cow;
@@ -110,7 +110,7 @@ impl Sampler {
     /// Temperature and the filters. `best` is the highest logit, finite.
     fn filtered(&self, logits: &[f32], best: Candidate) -> Distribution {
         let SamplingParams { temperature, top_k, top_p, min_p, .. } = self.params;
-        let scale = Scale { max: best.logit, temperature };
+        let scale = Scale::new(best.logit, temperature);
         let top_k = if top_k == 0 { usize::MAX } else { top_k };
         if top_k >= logits.len() && top_p >= 1.0 && min_p <= 0.0 {
             return dense(logits, scale);
@@ -141,17 +141,24 @@ impl Sampler {
 /// A logit `x` as `(x - max) / temperature`: 0 for the best, negative for the others.
 #[derive(Debug, Clone, Copy)]
 struct Scale {
-    max: f32,
-    temperature: f32,
+    max: f64,
+    factor: f64,
 }
 
 impl Scale {
-    fn apply(self, logit: f32) -> f64 {
-        (f64::from(logit) - f64::from(self.max)) / f64::from(self.temperature)
+    /// `max` is finite, `temperature` above 0; its inverse is finite in f64 for every f32.
+    fn new(max: f32, temperature: f32) -> Self {
+        Self { max: max.into(), factor: 1.0 / f64::from(temperature) }
     }
 
+    #[inline(always)]
+    fn apply(self, logit: f32) -> f64 {
+        (f64::from(logit) - self.max) * self.factor
+    }
+
+    #[inline(always)]
     fn weight(self, logit: f32) -> f64 {
-        self.apply(logit).exp()
+        exp(self.apply(logit))
     }
 }
 
@@ -183,7 +190,7 @@ pub fn log_probabilities(logits: &[f32]) -> Vec<f32> {
     let Some(best) = filter::argmax(logits) else {
         return vec![f32::NEG_INFINITY; logits.len()];
     };
-    let scale = Scale { max: best.logit, temperature: 1.0 };
+    let scale = Scale::new(best.logit, 1.0);
     let ln_total = filter::total_weight(logits, scale).ln();
     logits.iter().map(|&logit| (scale.apply(logit) - ln_total) as f32).collect()
 }

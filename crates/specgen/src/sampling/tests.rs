@@ -22,7 +22,7 @@ fn reference(params: &SamplingParams, logits: &[f32], history: &History) -> Opti
     let x: Vec<f64> = x.into_iter().map(f64::from).collect();
 
     let mut order: Vec<usize> = (0..x.len()).filter(|&id| x[id] > f64::NEG_INFINITY).collect();
-    order.sort_by(|&a, &b| x[b].total_cmp(&x[a]).then(a.cmp(&b)));
+    order.sort_by(|&a, &b| x[b].partial_cmp(&x[a]).unwrap().then(a.cmp(&b))); // 0 and -0 tie
     let max = x[order[0]];
     let mut probs = vec![0.0; x.len()];
     if params.temperature == 0.0 {

@@ -255,16 +255,17 @@ pub(super) fn join_shards(shards: &mut Vec<(Mapping, Contents)>) -> Result<Metad
         }
     }
     shards.extend(numbered.into_values());
-    let Some((first, contents)) = shards.first() else {
+    let tensors: usize = shards.iter().map(|(_, contents)| contents.tensors.len()).sum();
+    let Some((first, contents)) = shards.first_mut() else {
         return Err(Error::InvalidArgument("no GGUF file was given; give at least one".into()));
     };
-    let tensors: usize = shards.iter().map(|(_, contents)| contents.tensors.len()).sum();
     match contents.metadata.uint("split.tensors.count") {
         Some(wanted) if wanted != tensors as u64 => Err(Error::format(
             first.path(),
             format!("the shards hold {tensors} tensors, wanted {wanted}; download them again"),
         )),
-        _ => Ok(contents.metadata.clone()),
+        // Moved: vocabularies are large.
+        _ => Ok(std::mem::take(&mut contents.metadata)),
     }
 }
 

@@ -14,7 +14,7 @@ mod locate;
 mod mapping;
 mod tensor;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -129,7 +129,8 @@ impl Weights {
             let mut tensors = safetensors::parse(path, file.bytes())?;
             tensors.retain(|entry| names.contains(&entry.name));
             if tensors.len() < names.len() {
-                let missing = names.iter().find(|name| !tensors.iter().any(|t| &t.name == *name));
+                let there: HashSet<&str> = tensors.iter().map(|entry| entry.name.as_str()).collect();
+                let missing = names.iter().find(|name| !there.contains(name.as_str()));
                 let name = missing.cloned().unwrap_or_default();
                 return Err(Error::MissingTensor { path: path.clone(), name });
             }

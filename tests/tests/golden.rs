@@ -1,0 +1,125 @@
+//! Three real models against reference values of llama.cpp (`tests/golden/`): prompt ids, greedy ids up to the first
+//! near-tie, log-probabilities.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use std::path::Path;
+
+use serde::Deserialize;
+use specgen::{
+    Engine, Prompt, SamplingParams,
+    model::{Batch, Output, Rows, Slice},
+    sampling::log_probabilities,
+};
+use specgen_tests::real;
+
+#[derive(Deserialize)]
+struct Golden {
+    greedy: Vec<Case>,
+}
+
+#[derive(Deserialize)]
+struct Case {
+    prompt: String,
+    prompt_ids: Vec<u32>,
+    ids: Vec<u32>,
+    steps: Vec<Step>,
+}
+
+#[derive(Deserialize)]
+struct Step {
+    logprob: f32,
+    id: u32,
+    top: Vec<(u32, f32)>,
+}
+
+/// Two candidates closer than this may change places between implementations.
+const NEAR_TIE: f32 = 0.1;
+/// How far a log-probability may lie from the reference's.
+const LOGPROB_TOLERANCE: f32 = 0.15;
+
+fn golden(file: &str) -> Golden {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(format!("{file}.json"));
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// Log-probabilities after the prompt and after each reference token but the last: `[ids.len(), vocab_size]`.
+fn forced(engine: &Engine, case: &Case) -> Vec<Vec<f32>> {
+    let model = engine.target();
+    let text = [&case.prompt_ids[..], &case.ids[..case.ids.len() - 1]].concat();
+    let (mut cache, mut out) = (model.new_cache(), Output::new());
+    let slice = Slice { cache: &mut cache, tokens: &text, rows: Rows::Last(case.ids.len()), tree: None };
+    model.forward(&mut Batch { slices: vec![slice], taps: &[] }, &mut out).unwrap();
+    (0..case.ids.len()).map(|row| log_probabilities(out.logits(0, row))).collect()
+}
+
+fn best_two(logprobs: &[f32]) -> (u32, f32) {
+    let mut order: Vec<usize> = (0..logprobs.len()).collect();
+    order.sort_unstable_by(|&a, &b| logprobs[b].total_cmp(&logprobs[a]).then(a.cmp(&b)));
+    (order[0] as u32, logprobs[order[0]] - logprobs[order[1]])
+}
+
+fn check(name: &str, file: &str) {
+    let Some(builder) = real::engine(name) else { return };
+    let engine = builder.draft("none").build().unwrap();
+    let mut session = engine.session(SamplingParams::greedy()).unwrap().with_ignore_eos(true);
+    let (mut agreed, mut total) = (0, 0);
+    for case in golden(file).greedy {
+        let what = format!("{name}, {:?}", case.prompt);
+        assert_eq!(session.encode(&Prompt::Text(&case.prompt)).unwrap(), case.prompt_ids, "{what}");
+        let ours = forced(&engine, &case);
+
+        for (i, step) in case.steps.iter().enumerate() {
+            let got = ours[i][step.id as usize];
+            assert!(
+                (got - step.logprob).abs() < LOGPROB_TOLERANCE,
+                "{what}, step {i}: token {} has log-probability {got}, the reference {}",
+                step.id,
+                step.logprob
+            );
+            for &(id, want) in &step.top {
+                let got = ours[i][id as usize];
+                // Far down the list, small probabilities move more; the mass they carry does not.
+                let close = (got - want).abs() < LOGPROB_TOLERANCE * (1.0 - want / 4.0);
+                assert!(
+                    close,
+                    "{what}, step {i}: token {id} has log-probability {got}, the reference {want}"
+                );
+            }
+        }
+
+        // Along the reference's own text every best token is the reference's, near-ties excepted.
+        for (i, &want) in case.ids.iter().enumerate() {
+            let (best, gap) = best_two(&ours[i]);
+            total += 1;
+            agreed += usize::from(best == want);
+            let reference_gap = case.steps.get(i).map_or(0.0, |step| step.top[0].1 - step.top[1].1);
+            assert!(
+                best == want || (gap < NEAR_TIE && reference_gap < NEAR_TIE),
+                "{what}, step {i}: token {best} by a gap of {gap}, the reference says {want} (gap {reference_gap})"
+            );
+        }
+
+        // The text that is really generated follows the reference up to its first near-tie.
+        session.reset();
+        let mut generation = session.generate(&case.prompt_ids[..], case.ids.len()).unwrap();
+        generation.by_ref().for_each(|piece| drop(piece.unwrap()));
+        let first_tie = ours.iter().position(|row| best_two(row).1 < NEAR_TIE).unwrap_or(case.ids.len());
+        assert_eq!(generation.tokens()[..first_tie], case.ids[..first_tie], "{what}");
+    }
+    assert!(agreed * 100 >= total * 97, "{name}: only {agreed} of {total} tokens agree with the reference");
+}
+
+#[test]
+fn smollm2_135m() {
+    check(real::MODELS[0].0, real::MODELS[0].1);
+}
+
+#[test]
+fn gemma3_270m() {
+    check(real::MODELS[1].0, real::MODELS[1].1);
+}
+
+#[test]
+fn qwen25_coder_15b() {
+    check(real::MODELS[2].0, real::MODELS[2].1);
+}
