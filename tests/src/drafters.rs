@@ -29,7 +29,10 @@ pub fn all(target: &Arc<dyn Model>, other: &Arc<dyn Model>, text: &[u32], end_id
         ("uniform draws", Arc::new(Uniform { vocab_size })),
         ("oracle", scripted(move |n, k| (n..n + k).map(|i| at(&oracle, i)).collect())),
         ("always wrong", scripted(move |n, k| (n..n + k).map(|i| (at(&wrong, i) + 1) % vocab).collect())),
-        ("random lengths", scripted(move |n, k| (0..(n * 7919 % (k + 1))).map(|i| (n + i) as u32 % vocab).collect())),
+        (
+            "random lengths",
+            scripted(move |n, k| (0..(n * 7919 % (k + 1))).map(|i| (n + i) as u32 % vocab).collect()),
+        ),
         ("ends everywhere", scripted(move |_, k| vec![end_id; k])),
     ]
 }

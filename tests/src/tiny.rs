@@ -53,7 +53,9 @@ pub fn all() -> Vec<Tiny> {
             "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
             "tie_word_embeddings": false, "hidden_act": "silu", "attention_bias": false,
         });
-        let (Json::Object(config_map), Json::Object(extra)) = (&mut config, extra) else { unreachable!("both are objects") };
+        let (Json::Object(config_map), Json::Object(extra)) = (&mut config, extra) else {
+            unreachable!("both are objects")
+        };
         config_map.extend(extra);
         config
     };
@@ -63,7 +65,9 @@ pub fn all() -> Vec<Tiny> {
     });
     let with = |base: &Json, extra: Json| {
         let mut merged = base.clone();
-        let (Json::Object(merged_map), Json::Object(extra)) = (&mut merged, extra) else { unreachable!("both are objects") };
+        let (Json::Object(merged_map), Json::Object(extra)) = (&mut merged, extra) else {
+            unreachable!("both are objects")
+        };
         merged_map.extend(extra);
         merged
     };
@@ -76,14 +80,50 @@ pub fn all() -> Vec<Tiny> {
     });
     vec![
         Tiny { name: "llama", config: base("llama", json!({})), seed: 1 },
-        Tiny { name: "llama3 rope, tied", config: base("llama", json!({"rope_scaling": llama3_rope, "tie_word_embeddings": true})), seed: 2 },
+        Tiny {
+            name: "llama3 rope, tied",
+            config: base("llama", json!({"rope_scaling": llama3_rope, "tie_word_embeddings": true})),
+            seed: 2,
+        },
         Tiny { name: "mistral, window", config: base("mistral", json!({"sliding_window": 5})), seed: 3 },
-        Tiny { name: "qwen2", config: base("qwen2", json!({"sliding_window": 64, "max_window_layers": 4, "use_sliding_window": false})), seed: 4 },
-        Tiny { name: "qwen3", config: base("qwen3", json!({"head_dim": 16, "max_window_layers": 4, "use_sliding_window": false})), seed: 5 },
-        Tiny { name: "gemma2", config: base("gemma2", with(&gemma, json!({"attn_logit_softcapping": 3.0, "final_logit_softcapping": 4.0}))), seed: 6 },
-        Tiny { name: "gemma3", config: base("gemma3_text", with(&gemma, json!({"rope_local_base_freq": 1000.0, "sliding_window_pattern": 3}))), seed: 7 },
+        Tiny {
+            name: "qwen2",
+            config: base(
+                "qwen2",
+                json!({"sliding_window": 64, "max_window_layers": 4, "use_sliding_window": false}),
+            ),
+            seed: 4,
+        },
+        Tiny {
+            name: "qwen3",
+            config: base(
+                "qwen3",
+                json!({"head_dim": 16, "max_window_layers": 4, "use_sliding_window": false}),
+            ),
+            seed: 5,
+        },
+        Tiny {
+            name: "gemma2",
+            config: base(
+                "gemma2",
+                with(&gemma, json!({"attn_logit_softcapping": 3.0, "final_logit_softcapping": 4.0})),
+            ),
+            seed: 6,
+        },
+        Tiny {
+            name: "gemma3",
+            config: base(
+                "gemma3_text",
+                with(&gemma, json!({"rope_local_base_freq": 1000.0, "sliding_window_pattern": 3})),
+            ),
+            seed: 7,
+        },
         Tiny { name: "phi3", config: base("phi3", json!({})), seed: 8 },
-        Tiny { name: "phi3, longrope", config: base("phi3", json!({"rope_scaling": longrope, "original_max_position_embeddings": 32})), seed: 9 },
+        Tiny {
+            name: "phi3, longrope",
+            config: base("phi3", json!({"rope_scaling": longrope, "original_max_position_embeddings": 32})),
+            seed: 9,
+        },
         Tiny { name: "smollm3", config: base("smollm3", json!({"no_rope_layer_interval": 4})), seed: 10 },
     ]
 }
@@ -128,9 +168,12 @@ impl Tiny {
     /// All tensors, random but for the seed.
     pub fn tensors(&self) -> Vec<NamedTensor> {
         let mut floats = Floats(self.seed);
-        let (hidden, ff, vocab) = (self.uint("hidden_size"), self.uint("intermediate_size"), self.uint("vocab_size"));
-        let (q, kv) =
-            (self.uint("num_attention_heads") * self.head_dim(), self.uint("num_key_value_heads") * self.head_dim());
+        let (hidden, ff, vocab) =
+            (self.uint("hidden_size"), self.uint("intermediate_size"), self.uint("vocab_size"));
+        let (q, kv) = (
+            self.uint("num_attention_heads") * self.head_dim(),
+            self.uint("num_key_value_heads") * self.head_dim(),
+        );
         let mut tensors = Vec::new();
         let mut add = |name: String, shape: &[usize]| {
             let len = shape.iter().product();
@@ -215,7 +258,10 @@ impl Tiny {
             .metadata(&key("attention.key_length"), uint(self.head_dim()))
             .metadata(&key("attention.value_length"), uint(self.head_dim()))
             .metadata(&key("attention.layer_norm_rms_epsilon"), Value::Float(1e-5))
-            .metadata(&key("rope.freq_base"), Value::Float(self.config["rope_theta"].as_f64().expect("a number")));
+            .metadata(
+                &key("rope.freq_base"),
+                Value::Float(self.config["rope_theta"].as_f64().expect("a number")),
+            );
         if self.is_gemma() {
             writer = writer
                 .metadata(&key("attention.sliding_window"), uint(self.uint("sliding_window")))
@@ -238,11 +284,14 @@ impl Tiny {
             if self.is_gemma() && tensor.name.contains("norm") {
                 data.iter_mut().for_each(|w| *w += 1.0);
             }
-            if matches!(arch, "llama" | "smollm3") && (tensor.name.contains("q_proj") || tensor.name.contains("k_proj")) {
+            if matches!(arch, "llama" | "smollm3")
+                && (tensor.name.contains("q_proj") || tensor.name.contains("k_proj"))
+            {
                 data = interleave_halves(&data, self.head_dim(), tensor.shape[1]);
             }
             let bytes: Vec<u8> = data.iter().flat_map(|x| x.to_le_bytes()).collect();
-            writer = writer.tensor(&gguf_name(&tensor.name, self.is_gemma()), Format::F32, &tensor.shape, &bytes);
+            writer =
+                writer.tensor(&gguf_name(&tensor.name, self.is_gemma()), Format::F32, &tensor.shape, &bytes);
         }
         Weights::from_bytes("tiny.gguf", writer.finish()).expect("a valid file")
     }
@@ -252,7 +301,8 @@ impl Tiny {
         let dir = tempfile::tempdir().expect("a temporary folder");
         self.write_safetensors(dir.path());
         let weights = Weights::open(dir.path()).expect("a valid checkpoint");
-        let config = read_config(&weights, Some(&dir.path().join("config.json")), None).expect("a valid config");
+        let config =
+            read_config(&weights, Some(&dir.path().join("config.json")), None).expect("a valid config");
         load_on(&weights, config, device)
     }
 
@@ -265,7 +315,8 @@ impl Tiny {
 }
 
 fn load_on(weights: &Weights, config: ArchConfig, device: &Device) -> Arc<dyn Model> {
-    load(weights, config, &LoadOptions { device: device.clone(), context_len: None }).expect("a complete checkpoint")
+    load(weights, config, &LoadOptions { device: device.clone(), context_len: None })
+        .expect("a complete checkpoint")
 }
 
 /// The device whose numerics contract is bit identity.

@@ -131,7 +131,8 @@ fn the_reference_backend_rolls_back_and_compacts() {
             let got = feed(model.as_ref(), &mut cache, &[&text[start..end], &[1, 2, 3]].concat());
             cache.truncate(end);
             for (row, logits) in got[..end - start].iter().enumerate() {
-                let worst = logits.iter().zip(&want[start + row]).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                let worst =
+                    logits.iter().zip(&want[start + row]).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
                 assert!(worst < 1e-4, "{}, position {}: {worst}", tiny.name, start + row);
             }
         }
@@ -176,7 +177,10 @@ fn refused_slices_leave_the_cache_alone() {
         let too_long = vec![1; 126];
         for bad in [&[][..], &[61], &too_long] {
             let slice = Slice { cache: &mut cache, tokens: bad, rows: Rows::All, tree: None };
-            assert!(model.forward(&mut Batch { slices: vec![slice], taps: &[] }, &mut Output::new()).is_err(), "{name}");
+            assert!(
+                model.forward(&mut Batch { slices: vec![slice], taps: &[] }, &mut Output::new()).is_err(),
+                "{name}"
+            );
             assert_eq!(cache.tokens(), [1, 2, 3], "{name}");
         }
     }

@@ -66,7 +66,12 @@ fn greedy_text_equals_plain_decoding() {
 fn a_perfect_draft_is_always_accepted_and_a_wrong_one_never() {
     let target: Arc<dyn Model> = Arc::new(ToyModel::new(12, 1, 6.0));
     let prompt = [5u32, 1];
-    let plain = run(&Engine::from_parts(target.clone(), Arc::new(NoDraft), 0, &[]), &SamplingParams::greedy(), &prompt, 41);
+    let plain = run(
+        &Engine::from_parts(target.clone(), Arc::new(NoDraft), 0, &[]),
+        &SamplingParams::greedy(),
+        &prompt,
+        41,
+    );
     let text = [&prompt[..], &plain.tokens].concat();
     for (name, drafter) in drafters::all(&target, &target, &text, 0) {
         let engine = Engine::from_parts(target.clone(), drafter, 4, &[]);
@@ -91,13 +96,19 @@ fn texts_end_where_plain_decoding_ends_them() {
     let target: Arc<dyn Model> = Arc::new(ToyModel::new(12, 1, 6.0).with_context_len(40));
     let params = SamplingParams::greedy();
     let prompt = [5u32, 1, 4];
-    let everything = run(&Engine::from_parts(target.clone(), Arc::new(NoDraft), 0, &[]), &params, &prompt, 100);
+    let everything =
+        run(&Engine::from_parts(target.clone(), Arc::new(NoDraft), 0, &[]), &params, &prompt, 100);
     assert_eq!(everything.tokens.len(), 37, "the context is full");
     assert_eq!(everything.finish, Some(FinishReason::Length));
     let text = [&prompt[..], &everything.tokens].concat();
     for end_id in 0..12 {
         for max_tokens in [0, 1, 2, 5, 6, 7, 37, 38] {
-            let plain = run(&Engine::from_parts(target.clone(), Arc::new(NoDraft), 0, &[end_id]), &params, &prompt, max_tokens);
+            let plain = run(
+                &Engine::from_parts(target.clone(), Arc::new(NoDraft), 0, &[end_id]),
+                &params,
+                &prompt,
+                max_tokens,
+            );
             for (name, drafter) in drafters::all(&target, &target, &text, end_id) {
                 for k in [1, 4, 9] {
                     let engine = Engine::from_parts(target.clone(), drafter.clone(), k, &[end_id]);
@@ -143,11 +154,24 @@ fn neighbours_in_a_batch_change_nothing() {
             let params = [
                 SamplingParams::greedy(),
                 SamplingParams { seed: Some(11), temperature: 1.0, ..SamplingParams::default() },
-                SamplingParams { seed: Some(12), temperature: 0.8, repetition_penalty: 1.3, ..SamplingParams::default() },
+                SamplingParams {
+                    seed: Some(12),
+                    temperature: 0.8,
+                    repetition_penalty: 1.3,
+                    ..SamplingParams::default()
+                },
             ];
-            let alone: Vec<_> = prompts.iter().zip(&params).map(|(prompt, params)| run(&engine, params, prompt, 30).tokens).collect();
+            let alone: Vec<_> = prompts
+                .iter()
+                .zip(&params)
+                .map(|(prompt, params)| run(&engine, params, prompt, 30).tokens)
+                .collect();
 
-            let mut sequences: Vec<_> = prompts.iter().zip(&params).map(|(prompt, params)| sequence(&engine, prompt, params)).collect();
+            let mut sequences: Vec<_> = prompts
+                .iter()
+                .zip(&params)
+                .map(|(prompt, params)| sequence(&engine, prompt, params))
+                .collect();
             let mut rounds = engine.rounds();
             for sequence in &mut sequences {
                 while rounds.prefill(sequence).unwrap() {}
@@ -187,10 +211,16 @@ fn law_of_two(target: &dyn Model, params: &SamplingParams, prompt: &[u32]) -> Ve
     law
 }
 
-fn assert_sampled_text_follows(target: &Arc<dyn Model>, name: &str, drafter: &Arc<dyn Drafter>, draws: usize) {
+fn assert_sampled_text_follows(
+    target: &Arc<dyn Model>,
+    name: &str,
+    drafter: &Arc<dyn Drafter>,
+    draws: usize,
+) {
     let vocab = target.info().vocab_size;
     let prompt = [5u32, 1, 4];
-    let plain = SamplingParams { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, ..SamplingParams::default() };
+    let plain =
+        SamplingParams { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, ..SamplingParams::default() };
     let shaped = SamplingParams {
         temperature: 0.7,
         top_k: 7,
@@ -214,7 +244,10 @@ fn assert_sampled_text_follows(target: &Arc<dyn Model>, name: &str, drafter: &Ar
                 counts[tokens[0] as usize * vocab + tokens[1] as usize] += 1;
             }
             let (statistic, limit) = chi_square(&counts, &law);
-            assert!(statistic < limit, "{name}, {what}, k = {k}: chi-square {statistic:.1}, limit {limit:.1}");
+            assert!(
+                statistic < limit,
+                "{name}, {what}, k = {k}: chi-square {statistic:.1}, limit {limit:.1}"
+            );
         }
     }
 }

@@ -70,12 +70,20 @@ fn check(name: &str, file: &str) {
 
         for (i, step) in case.steps.iter().enumerate() {
             let got = ours[i][step.id as usize];
-            assert!((got - step.logprob).abs() < LOGPROB_TOLERANCE, "{what}, step {i}: token {} has log-probability {got}, the reference {}", step.id, step.logprob);
+            assert!(
+                (got - step.logprob).abs() < LOGPROB_TOLERANCE,
+                "{what}, step {i}: token {} has log-probability {got}, the reference {}",
+                step.id,
+                step.logprob
+            );
             for &(id, want) in &step.top {
                 let got = ours[i][id as usize];
                 // Far down the list, small probabilities move more; the mass they carry does not.
                 let close = (got - want).abs() < LOGPROB_TOLERANCE * (1.0 - want / 4.0);
-                assert!(close, "{what}, step {i}: token {id} has log-probability {got}, the reference {want}");
+                assert!(
+                    close,
+                    "{what}, step {i}: token {id} has log-probability {got}, the reference {want}"
+                );
             }
         }
 
@@ -85,7 +93,10 @@ fn check(name: &str, file: &str) {
             total += 1;
             agreed += usize::from(best == want);
             let reference_gap = case.steps.get(i).map_or(0.0, |step| step.top[0].1 - step.top[1].1);
-            assert!(best == want || (gap < NEAR_TIE && reference_gap < NEAR_TIE), "{what}, step {i}: token {best} by a gap of {gap}, the reference says {want} (gap {reference_gap})");
+            assert!(
+                best == want || (gap < NEAR_TIE && reference_gap < NEAR_TIE),
+                "{what}, step {i}: token {best} by a gap of {gap}, the reference says {want} (gap {reference_gap})"
+            );
         }
 
         // The text that is really generated follows the reference up to its first near-tie.

@@ -49,7 +49,9 @@ fn oracle_logits(tiny: &Tiny, tokens: &[u32]) -> Vec<f32> {
         "gemma2" => oracle::gemma2::Model::new(false, &config(json), vb).unwrap().forward(&input, 0),
         "gemma3_text" => oracle::gemma3::Model::new(false, &config(json), vb).unwrap().forward(&input, 0),
         "phi3" => oracle::phi3::Model::new(&config(json), vb).unwrap().forward(&input, 0),
-        "smollm3" => oracle::smol::smollm3::ModelForCausalLM::new(&config(json), vb).unwrap().forward(&input, 0),
+        "smollm3" => {
+            oracle::smol::smollm3::ModelForCausalLM::new(&config(json), vb).unwrap().forward(&input, 0)
+        }
         other => panic!("no oracle for {other}"),
     };
     out.unwrap().flatten_all().unwrap().to_vec1().unwrap()

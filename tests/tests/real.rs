@@ -88,7 +88,11 @@ fn stop_strings_cut_the_same_text_with_and_without_speculation() {
         assert_eq!(want.tokens, whole.tokens[..want.tokens.len()], "{stop:?}");
         for engine in &speculative {
             let got = run(engine, prompt, 40, &[&stop, "never said"]);
-            assert_eq!((got.text, got.tokens, got.finish), (want.text.clone(), want.tokens.clone(), want.finish), "{stop:?}");
+            assert_eq!(
+                (got.text, got.tokens, got.finish),
+                (want.text.clone(), want.tokens.clone(), want.finish),
+                "{stop:?}"
+            );
         }
     }
 }

@@ -368,7 +368,10 @@ mod tests {
     fn without_options_the_parameters_are_the_librarys() {
         assert_eq!(generate(&["x"]).sampling.params().unwrap(), SamplingParams::default());
         assert_eq!(generate(&["x", "--greedy"]).sampling.params().unwrap(), SamplingParams::greedy());
-        assert!(format!("{:?}", Cli::try_parse_from(["specgen", "generate", "--help"])).contains(specgen::DEFAULT_MODEL));
+        assert!(
+            format!("{:?}", Cli::try_parse_from(["specgen", "generate", "--help"]))
+                .contains(specgen::DEFAULT_MODEL)
+        );
     }
 
     #[test]

@@ -42,7 +42,11 @@ pub(crate) fn run(args: &ChatArgs) -> Result<ExitCode> {
 
     let mut input = Input::open(loaded.store.options().root.join("chat_history"))?;
     if input.is_terminal() && !args.text.quiet {
-        note(format_args!("{}, draft: {}. /help lists the commands, Ctrl-D leaves.", engine.name(), loaded.draft));
+        note(format_args!(
+            "{}, draft: {}. /help lists the commands, Ctrl-D leaves.",
+            engine.name(),
+            loaded.draft
+        ));
     }
     let mut failed = false;
     loop {
@@ -126,7 +130,9 @@ impl Chat {
             ("help" | "exit" | "quit" | "stats" | "reset", rest) => {
                 note(format_args!("/{name} stands alone; `{rest}` is too much"));
             }
-            _ => note(format_args!("unknown command /{name}; /help lists them, a space before / sends it to the model")),
+            _ => note(format_args!(
+                "unknown command /{name}; /help lists them, a space before / sends it to the model"
+            )),
         }
         Ok(Next::Line)
     }
@@ -146,7 +152,9 @@ impl Chat {
         self.last = Some(Last { line: closing_line(stats, seed, answer.ending), tokens: total(stats) });
 
         if total(stats) >= context_len {
-            note(format_args!("the context of {context_len} tokens is full; /reset starts a new conversation"));
+            note(format_args!(
+                "the context of {context_len} tokens is full; /reset starts a new conversation"
+            ));
         }
         // An answer stopped before its first word would teach the model to say nothing.
         if !(answer.is_interrupted() && answer.text.is_empty()) {

@@ -20,7 +20,8 @@ use crate::{
 pub(crate) fn run(args: &InspectArgs) -> Result<ExitCode> {
     let store = args.files.store()?;
     let progress = progress::reporter(false);
-    let open = |name: &str, overrides: &Overrides| OpenModel::open(&store.resolve(name, &*progress)?, overrides);
+    let open =
+        |name: &str, overrides: &Overrides| OpenModel::open(&store.resolve(name, &*progress)?, overrides);
     let target = open(&args.model, &args.files.overrides())?;
     let draft = match args.draft.as_deref() {
         None | Some("none" | "ngram") => None,
@@ -182,17 +183,29 @@ impl Report {
             a.name, a.num_layers, a.hidden_size, a.intermediate_size, a.num_heads, a.head_dim, a.num_kv_heads
         )?;
         for rope in &a.rope {
-            writeln!(out, "  rope          base {}, {} elements, scaling {}", rope.theta, rope.dim, rope.scaling)?;
+            writeln!(
+                out,
+                "  rope          base {}, {} elements, scaling {}",
+                rope.theta, rope.dim, rope.scaling
+            )?;
         }
         if let Some(window) = &a.sliding_window {
-            writeln!(out, "  window        {} tokens in {} of {} layers", window.tokens, window.num_layers, a.num_layers)?;
+            writeln!(
+                out,
+                "  window        {} tokens in {} of {} layers",
+                window.tokens, window.num_layers, a.num_layers
+            )?;
         }
         for (what, cap) in [("attention", a.attn_softcap), ("logits", a.final_softcap)] {
             if let Some(cap) = cap {
                 writeln!(out, "  soft cap      {cap} on {what}")?;
             }
         }
-        writeln!(out, "  context       {} tokens trained, {} planned", a.context_len, self.memory.context_len)?;
+        writeln!(
+            out,
+            "  context       {} tokens trained, {} planned",
+            a.context_len, self.memory.context_len
+        )?;
         writeln!(out, "  parameters    {} in {}", millions(self.parameters), bytes(self.weight_bytes))?;
         for t in &self.tensor_types {
             let (count, size) = (millions(t.parameters), bytes(t.bytes));
@@ -209,7 +222,14 @@ impl Report {
 
         out += &self.memory.text()?;
         for tensor in self.tensors.iter().flatten() {
-            writeln!(out, "{:<40}  {:<5}  {:?}  {}", tensor.name, tensor.kind, tensor.shape, bytes(tensor.bytes))?;
+            writeln!(
+                out,
+                "{:<40}  {:<5}  {:?}  {}",
+                tensor.name,
+                tensor.kind,
+                tensor.shape,
+                bytes(tensor.bytes)
+            )?;
         }
         Ok(out)
     }
@@ -239,7 +259,10 @@ impl Architecture {
             head_dim: config.head_dim,
             vocab_size: config.vocab_size,
             context_len: config.context_len,
-            sliding_window: windows.iter().max().map(|&tokens| SlidingWindow { num_layers: windows.len(), tokens }),
+            sliding_window: windows
+                .iter()
+                .max()
+                .map(|&tokens| SlidingWindow { num_layers: windows.len(), tokens }),
             rope: config.ropes.iter().map(rope).collect(),
             attn_softcap: config.attn_softcap,
             final_softcap: config.final_softcap,
@@ -286,9 +309,9 @@ impl MemoryPlan {
         let context_len = context.unwrap_or(DEFAULT_CONTEXT_LEN.min(target.config.context_len));
         let rows = DEFAULT_NUM_DRAFT_TOKENS + 1;
         let target_memory = Memory::new(&target.memory(context_len, rows), context_len);
-        let plan_draft = |draft: &OpenModel| {
+        let plan_draft = |draft: &OpenModel| -> specgen::Result<DraftPlan> {
             let context_len = context_len.min(draft.config.context_len);
-            specgen::Result::Ok(DraftPlan {
+            Ok(DraftPlan {
                 name: draft.name.clone(),
                 shared_vocab_size: draft::check_vocab(&target.tokenizer, &draft.tokenizer)?,
                 memory: Memory::new(&draft.memory(context_len, 1), context_len),
@@ -315,10 +338,16 @@ impl MemoryPlan {
         line("memory", &self.target)?;
         if let Some(draft) = &self.draft {
             line("  draft", &draft.memory)?;
-            writeln!(out, "                {} shares {} ids with the target", draft.name, draft.shared_vocab_size)?;
+            writeln!(
+                out,
+                "                {} shares {} ids with the target",
+                draft.name, draft.shared_vocab_size
+            )?;
         }
         let room = match self.available {
-            Some(available) if available < self.total => format!("too much for the {} available", bytes(available)),
+            Some(available) if available < self.total => {
+                format!("too much for the {} available", bytes(available))
+            }
             Some(available) => format!("fits into the {} available", bytes(available)),
             None => "the system does not tell what is available".into(),
         };
@@ -373,8 +402,10 @@ mod tests {
             shape: shape.to_vec(),
             bytes,
         };
-        let types = TensorType::of(&[tensor("F32", &[3], 12), tensor("F16", &[2, 5], 20), tensor("F32", &[], 4)]);
-        let found: Vec<_> = types.iter().map(|t| (t.name.as_str(), t.num_tensors, t.parameters, t.bytes)).collect();
+        let types =
+            TensorType::of(&[tensor("F32", &[3], 12), tensor("F16", &[2, 5], 20), tensor("F32", &[], 4)]);
+        let found: Vec<_> =
+            types.iter().map(|t| (t.name.as_str(), t.num_tensors, t.parameters, t.bytes)).collect();
         assert_eq!(found, [("F16", 1, 10, 20), ("F32", 2, 4, 16)]);
     }
 

@@ -47,7 +47,8 @@ impl ModelArgs {
         let recommended = || {
             let is_target = |name: &String| name.eq_ignore_ascii_case(target);
             let entries = store.list().into_iter();
-            let mut known = entries.filter(|entry| is_target(&entry.name) || entry.aliases.iter().any(is_target));
+            let mut known =
+                entries.filter(|entry| is_target(&entry.name) || entry.aliases.iter().any(is_target));
             known.next()?.recommended_draft
         };
         self.draft.clone().or_else(recommended).unwrap_or_else(|| "ngram".into())

@@ -73,7 +73,11 @@ pub(crate) fn stream(generation: &mut Generation<'_>, echo: bool) -> Result<Answ
     let answering = Answering::begin();
     let mut text = String::new();
     let ended = stream_pieces(generation, &answering, &mut text, echo);
-    if echo && !text.is_empty() && !text.ends_with('\n') && !ended.as_ref().is_err_and(|e| e.is::<ClosedOutput>()) {
+    if echo
+        && !text.is_empty()
+        && !text.ends_with('\n')
+        && !ended.as_ref().is_err_and(|e| e.is::<ClosedOutput>())
+    {
         print("\n")?;
     }
     Ok(Answer { ending: ended?, text })

@@ -41,7 +41,8 @@ impl Progress for Bars {
             None => (ProgressBar::no_length(), "{msg} {decimal_bytes} {decimal_bytes_per_sec}"),
         };
         let style = ProgressStyle::with_template(template).expect("the templates above are well-formed");
-        let bar = bar.with_style(style.progress_chars("━╸─")).with_message(what.to_owned()).with_position(already);
+        let bar =
+            bar.with_style(style.progress_chars("━╸─")).with_message(what.to_owned()).with_position(already);
         // What an earlier run left behind is no speed of this one.
         bar.reset_eta();
         if let Some(before) = lock(&self.0).replace(bar) {
@@ -102,6 +103,11 @@ impl Progress for Lines {
     fn finish(&self) {
         let Some(Step { what, total, done, start }) = lock(&self.0).take() else { return };
         let of = total.filter(|&total| total != done).map(|total| format!(" of {}", bytes(total)));
-        note(format_args!("{what}: {}{} in {}", bytes(done), of.unwrap_or_default(), seconds(start.elapsed())));
+        note(format_args!(
+            "{what}: {}{} in {}",
+            bytes(done),
+            of.unwrap_or_default(),
+            seconds(start.elapsed())
+        ));
     }
 }

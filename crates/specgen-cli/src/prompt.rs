@@ -45,7 +45,9 @@ fn read_stdin(as_it_is: bool) -> Result<String> {
 
 /// The error for bytes that are no text.
 pub(crate) fn not_utf8(what: &str, at: usize) -> anyhow::Error {
-    anyhow::anyhow!("{what} is not UTF-8: byte {at} (counted from 0) begins no character; convert it first (iconv)")
+    anyhow::anyhow!(
+        "{what} is not UTF-8: byte {at} (counted from 0) begins no character; convert it first (iconv)"
+    )
 }
 
 /// The text, or the offset of the first byte that is none.
@@ -69,7 +71,9 @@ mod tests {
 
     #[test]
     fn one_line_end_is_dropped() {
-        for (text, wanted) in [("a\n", "a"), ("a\r\n", "a"), ("a\n\n", "a\n"), ("a", "a"), ("a\r", "a\r"), ("", "")] {
+        for (text, wanted) in
+            [("a\n", "a"), ("a\r\n", "a"), ("a\n\n", "a\n"), ("a", "a"), ("a\r", "a\r"), ("", "")]
+        {
             let mut dropped = text.to_owned();
             drop_line_end(&mut dropped);
             assert_eq!(dropped, wanted, "{text:?}");

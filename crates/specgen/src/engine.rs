@@ -11,8 +11,8 @@ use crate::{
     model::{LoadOptions, Model, load},
     models::{NoProgress, Progress, Store, StoreOptions},
     open::OpenModel,
-    round::Rounds,
     rng::random_seed,
+    round::Rounds,
     sampling::{Sampler, SamplingParams},
     sequence::{Limits, Memory, Request, Sequence},
     session::Session,
@@ -173,7 +173,9 @@ impl Engine {
     pub fn start(&self, request: &Request<'_>, memory: &mut Option<Memory>) -> Result<Sequence> {
         let context_len = self.context_len();
         if request.prompt.is_empty() {
-            return Err(Error::InvalidArgument("the prompt is empty; give at least one token of text".into()));
+            return Err(Error::InvalidArgument(
+                "the prompt is empty; give at least one token of text".into(),
+            ));
         }
         if request.prompt.len() > context_len {
             return Err(Error::ContextOverflow { len: request.prompt.len(), max: context_len });

@@ -23,7 +23,8 @@ pub mod verify;
 pub mod weights;
 
 pub use engine::{
-    DEFAULT_CONTEXT_LEN, DEFAULT_MODEL, DEFAULT_NUM_DRAFT_TOKENS, DraftSource, Engine, EngineBuilder, Overrides,
+    DEFAULT_CONTEXT_LEN, DEFAULT_MODEL, DEFAULT_NUM_DRAFT_TOKENS, DraftSource, Engine, EngineBuilder,
+    Overrides,
 };
 pub use error::{Error, Result};
 pub use open::OpenModel;

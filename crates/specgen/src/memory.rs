@@ -74,7 +74,8 @@ fn cgroup_room() -> Option<u64> {
     let read = |name: &str| std::fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok();
     let max = read("memory.max")?.trim().parse::<u64>().ok()?;
     let used = read("memory.current")?.trim().parse::<u64>().ok()?;
-    let cached = read("memory.stat")?.lines().find_map(|line| line.strip_prefix("file ")?.parse::<u64>().ok())?;
+    let cached =
+        read("memory.stat")?.lines().find_map(|line| line.strip_prefix("file ")?.parse::<u64>().ok())?;
     Some(max.saturating_sub(used.saturating_sub(cached)))
 }
 

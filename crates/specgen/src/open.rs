@@ -71,10 +71,13 @@ fn open_tokenizer(weights: &Weights, files: &ModelFiles, overrides: &Overrides) 
     let json = overrides.tokenizer.as_ref().or(files.tokenizer.as_ref());
     match (json, weights.metadata()) {
         (Some(path), _) => Tokenizer::from_file(path),
-        (None, Some(meta)) => Tokenizer::from_metadata(meta, weights.path(), overrides.tokenizer_pre.as_deref()),
-        (None, None) => {
-            Err(Error::format(weights.path(), "no `tokenizer.json` beside the model; give one (--tokenizer FILE)"))
+        (None, Some(meta)) => {
+            Tokenizer::from_metadata(meta, weights.path(), overrides.tokenizer_pre.as_deref())
         }
+        (None, None) => Err(Error::format(
+            weights.path(),
+            "no `tokenizer.json` beside the model; give one (--tokenizer FILE)",
+        )),
     }
 }
 

@@ -45,7 +45,8 @@ impl Rounds {
         let unseen = &sequence.tokens[cached..sequence.tokens.len() - 1];
         let chunk = &unseen[..unseen.len().min(self.prefill_chunk)];
         if !chunk.is_empty() {
-            let slice = Slice { cache: &mut sequence.memory.cache, tokens: chunk, rows: Rows::None, tree: None };
+            let slice =
+                Slice { cache: &mut sequence.memory.cache, tokens: chunk, rows: Rows::None, tree: None };
             self.target.forward(&mut Batch { slices: vec![slice], taps: &[] }, &mut self.output)?;
         }
         sequence.stats.prefill += start.elapsed();

@@ -99,7 +99,11 @@ impl Session {
     ///
     /// # Errors
     /// An empty prompt, one longer than the context, a chat prompt for a model without a template.
-    pub fn generate<'p>(&mut self, prompt: impl Into<Prompt<'p>>, max_tokens: usize) -> Result<Generation<'_>> {
+    pub fn generate<'p>(
+        &mut self,
+        prompt: impl Into<Prompt<'p>>,
+        max_tokens: usize,
+    ) -> Result<Generation<'_>> {
         let start = Instant::now();
         let prompt = self.encode(&prompt.into())?;
         let request = Request {
@@ -236,6 +240,9 @@ impl Drop for Generation<'_> {
 
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Session").field("params", &self.params).field("stops", &self.stops).finish_non_exhaustive()
+        f.debug_struct("Session")
+            .field("params", &self.params)
+            .field("stops", &self.stops)
+            .finish_non_exhaustive()
     }
 }

@@ -25,7 +25,9 @@ impl TextOutput {
     /// [`Error::InvalidArgument`] for an empty stop string.
     pub(crate) fn new(tokenizer: &Tokenizer, stops: &[String]) -> Result<Self> {
         if stops.iter().any(String::is_empty) {
-            return Err(Error::InvalidArgument("a stop string is empty; it would end every text at once".into()));
+            return Err(Error::InvalidArgument(
+                "a stop string is empty; it would end every text at once".into(),
+            ));
         }
         Ok(Self { stream: tokenizer.stream(true), stops: stops.to_vec(), held: String::new() })
     }

@@ -1,6 +1,7 @@
 //! This machine's own part: no network, two at once, a folder in the way, names and lists.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use specgen::Error;
 use specgen::models::NoProgress;
@@ -28,16 +29,21 @@ fn offline_asks_nobody_and_says_how_to_go_on() {
 
 #[test]
 fn two_at_once_fetch_once() {
-    let server = Server::start(|request, _| {
-        std::thread::sleep(Duration::from_millis(300));
+    let heard = Arc::new(Heard::default());
+    let listener = heard.clone();
+    // The first holds the lock until the second has said that it waits, or for long enough to fail the test.
+    let server = Server::start(move |request, _| {
+        let started = Instant::now();
+        while listener.messages.lock().unwrap().is_empty() && started.elapsed() < Duration::from_secs(20) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
         Reply::file(request)
     });
     let place = Place::new(&url_source(&server));
-    let heard = Heard::default();
     std::thread::scope(|scope| {
         for _ in 0..2 {
             // Stores of their own, as two processes have.
-            scope.spawn(|| place.store().resolve("tiny", &heard).unwrap());
+            scope.spawn(|| place.store().resolve("tiny", &*heard).unwrap());
         }
     });
     place.assert_whole();

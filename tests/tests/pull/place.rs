@@ -23,8 +23,9 @@ impl Place {
     pub(crate) fn with_file(file: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut options = StoreOptions::at(dir.path().join("root"));
-        options.connect_timeout = Duration::from_secs(5);
-        options.stall_timeout = Duration::from_millis(400);
+        options.connect_timeout = Duration::from_secs(60);
+        // Long, for machines that are busy; the test of a silent server has its own.
+        options.stall_timeout = Duration::from_secs(60);
         options.retries = 2;
         options.retry_pause = Duration::from_millis(10);
         options.pip_commands = vec![vec!["no-such-program-as-pip".to_owned()]];

@@ -9,6 +9,9 @@ use std::time::Duration;
 pub(crate) const SIZE: usize = 300_000;
 pub(crate) const SHA256: &str = "10e5ea249ba15cf9da0925b29f6caca069e088f63eec3521e5560c1a0394058a";
 
+/// How long a silent server keeps a connection open.
+pub(crate) const STALL: Duration = Duration::from_secs(40);
+
 /// The file every test fetches.
 pub(crate) fn content() -> Vec<u8> {
     (0..SIZE as u64).map(|i| (((i * 2_654_435_761) & 0xffff_ffff) >> 13) as u8).collect()
@@ -130,7 +133,7 @@ pub(crate) fn answer(
     stream.write_all(&reply.body[..end])?;
     stream.flush()?;
     if reply.stall.is_some() {
-        std::thread::sleep(Duration::from_secs(20));
+        std::thread::sleep(STALL);
     }
     Ok(())
 }

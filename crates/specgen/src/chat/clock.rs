@@ -3,7 +3,17 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 const MONTHS: [&str; 12] = [
-    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
     "December",
 ];
 const DAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
@@ -54,7 +64,9 @@ pub(super) fn strftime(format: &str, seconds: u64) -> String {
             Some('F') => format!("{year}-{month:02}-{day:02}"),
             Some('T') => format!("{hour:02}:{minute:02}:{second:02}"),
             Some('%') => "%".to_owned(),
-            other => format!("%{}{}", if bare { "-" } else { "" }, other.map(String::from).unwrap_or_default()),
+            other => {
+                format!("%{}{}", if bare { "-" } else { "" }, other.map(String::from).unwrap_or_default())
+            }
         };
         out.push_str(&text);
     }

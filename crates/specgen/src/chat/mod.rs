@@ -61,7 +61,9 @@ fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> 
                 Some(text) => Ok(text),
                 None => {
                     let kind = part.get("type").and_then(Value::as_str).unwrap_or("unknown");
-                    Err(D::Error::custom(format!("a content part of type `{kind}` is not supported; use text")))
+                    Err(D::Error::custom(format!(
+                        "a content part of type `{kind}` is not supported; use text"
+                    )))
                 }
             })
             .collect(),
@@ -96,7 +98,12 @@ impl ChatTemplate {
     pub fn new(source: &str, bos: Option<&str>, eos: Option<&str>) -> Result<Self> {
         let mut environment = environment();
         add(&mut environment, DEFAULT, source)?;
-        Ok(Self { environment, source: source.to_owned(), bos: bos.map(str::to_owned), eos: eos.map(str::to_owned) })
+        Ok(Self {
+            environment,
+            source: source.to_owned(),
+            bos: bos.map(str::to_owned),
+            eos: eos.map(str::to_owned),
+        })
     }
 
     /// The template in GGUF metadata (`tokenizer.chat_template`), or `None` where there is none: a base model.
@@ -320,10 +327,7 @@ mod tests {
     #[test]
     fn a_refusal_is_the_callers_fault_and_a_broken_template_is_not() {
         let refusal = render("{{ raise_exception('roles must alternate') }}", &[]).unwrap_err();
-        assert_eq!(
-            refusal.to_string(),
-            "the chat template refuses these messages: roles must alternate"
-        );
+        assert_eq!(refusal.to_string(), "the chat template refuses these messages: roles must alternate");
         assert!(matches!(refusal, Error::InvalidArgument(_)));
         for broken in ["{% if %}", "{{ messages.nothing.more }}", "{{ x(1) }}", "{% frobnicate %}"] {
             let error = render(broken, &[]).unwrap_err();
@@ -341,7 +345,8 @@ mod tests {
     #[test]
     fn messages_are_read_in_every_shape_of_the_api() {
         let read = |value: Value| serde_json::from_value::<Message>(value);
-        let call = json!({"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"x\": 1}"}});
+        let call =
+            json!({"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"x\": 1}"}});
         let message = read(json!({"role": "assistant", "content": null, "tool_calls": [call]})).unwrap();
         assert_eq!(message.content, "");
         let text = render("{{ messages[0].tool_calls[0].function.arguments.x }}", &[message]).unwrap();
@@ -349,7 +354,9 @@ mod tests {
         let parts = json!([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]);
         assert_eq!(read(json!({"role": "user", "content": parts})).unwrap().content, "ab");
         let image = json!([{"type": "image_url", "image_url": {}}]);
-        assert!(read(json!({"role": "user", "content": image})).unwrap_err().to_string().contains("image_url"));
+        assert!(
+            read(json!({"role": "user", "content": image})).unwrap_err().to_string().contains("image_url")
+        );
         assert!(read(json!({"content": "x"})).is_err());
     }
 

@@ -95,7 +95,14 @@ fn number(value: &Value) -> String {
 /// Python's `repr` of a float: the shortest digits, in full from 1e-4 up to 1e16.
 fn float(x: f64) -> String {
     if !x.is_finite() {
-        return if x.is_nan() { "nan" } else if x > 0.0 { "inf" } else { "-inf" }.to_owned();
+        return if x.is_nan() {
+            "nan"
+        } else if x > 0.0 {
+            "inf"
+        } else {
+            "-inf"
+        }
+        .to_owned();
     }
     if x == 0.0 || (1e-4..1e16).contains(&x.abs()) {
         return format!("{x:?}");
@@ -117,7 +124,12 @@ pub(super) fn tojson(value: Value, kwargs: Kwargs) -> Result<String, Error> {
         Some(indent) => match (indent.as_str(), usize::try_from(indent.clone())) {
             (Some(text), _) => Some(text.to_owned()),
             (None, Ok(spaces)) if spaces <= 64 => Some(" ".repeat(spaces)),
-            _ => return Err(Error::new(ErrorKind::InvalidOperation, "tojson: indent is 0 to 64 spaces or a text")),
+            _ => {
+                return Err(Error::new(
+                    ErrorKind::InvalidOperation,
+                    "tojson: indent is 0 to 64 spaces or a text",
+                ));
+            }
         },
     };
     let separators = kwargs.get::<Option<Vec<String>>>("separators")?;
@@ -235,7 +247,12 @@ impl Dump {
 }
 
 /// Methods minijinja's values do not have by themselves.
-pub(super) fn method(state: &State<'_, '_>, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
+pub(super) fn method(
+    state: &State<'_, '_>,
+    value: &Value,
+    name: &str,
+    args: &[Value],
+) -> Result<Value, Error> {
     minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args)
 }
 
@@ -252,8 +269,14 @@ mod tests {
     #[test]
     fn values_print_as_in_python() {
         // Each right side is `str(value)` of CPython 3.
-        assert_eq!(str_of(json!({"b": [1, 2.0, null, true], "a": {}})), "{'b': [1, 2.0, None, True], 'a': {}}");
-        assert_eq!(str_of(json!(["it's", "\"", "'\"", "\\\n\u{1}é"])), r#"["it's", '"', '\'"', '\\\n\x01é']"#);
+        assert_eq!(
+            str_of(json!({"b": [1, 2.0, null, true], "a": {}})),
+            "{'b': [1, 2.0, None, True], 'a': {}}"
+        );
+        assert_eq!(
+            str_of(json!(["it's", "\"", "'\"", "\\\n\u{1}é"])),
+            r#"["it's", '"', '\'"', '\\\n\x01é']"#
+        );
         let floats = json!([0.1, 1e16, 1e15, 1.5e-5, 0.0001, 1e22, -1e-7, 123456789.25]);
         let python = "[0.1, 1e+16, 1000000000000000.0, 1.5e-05, 0.0001, 1e+22, -1e-07, 123456789.25]";
         assert_eq!(str_of(floats), python);

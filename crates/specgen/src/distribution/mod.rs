@@ -256,14 +256,13 @@ mod tests {
 
     #[test]
     fn a_residual_keeps_its_digits_where_p_and_q_nearly_agree() {
-        let (p, q) =
-            (sparse(&[(0, 0.5), (1, 0.5)]), Distribution::Sparse(vec![(0, -0.693_147_3), (1, -0.693_147_1)]));
+        let p = sparse(&[(0, 0.5), (1, 0.5)]);
+        // q(0) / q(1) = exp(-gap), hence q(0) = 1 / (1 + exp(gap)) and 1/2 - q(0) = tanh(gap / 2) / 2.
+        let gap = 2.0_f32.powi(-22);
+        let q = Distribution::Sparse(vec![(0, 0.5_f32.ln() - gap), (1, 0.5_f32.ln())]);
         let found: Vec<_> = Law::new(&p).minus(Law::new(&q)).collect();
-        // In f64 from the stored logarithms: q(0) = 1 / (1 + exp(lq1 - lq0)).
-        let Distribution::Sparse(logs) = &q else { unreachable!() };
-        let difference = f64::from(logs[1].1) - f64::from(logs[0].1);
-        let wanted = 0.5 * (difference / 2.0).tanh();
-        assert!((found[0].1 / wanted - 1.0).abs() < 1e-6, "{found:?} {wanted}");
+        let wanted = 0.5 * (f64::from(gap) / 2.0).tanh();
+        assert!((found[0].1 / wanted - 1.0).abs() < 1e-8, "{found:?} {wanted:e}");
         assert_eq!(found[1].1, 0.0);
     }
 

@@ -119,7 +119,9 @@ impl Index {
         for (len, previous) in self.lens().zip(previous) {
             let ngram = &self.tokens[end - len..];
             match previous {
-                Some(position) => *self.latest.get_mut(ngram).expect("every n-gram of the text is indexed") = position,
+                Some(position) => {
+                    *self.latest.get_mut(ngram).expect("every n-gram of the text is indexed") = position
+                }
                 None => drop(self.latest.remove(ngram)),
             }
         }

@@ -157,11 +157,11 @@ impl Client {
         let length = number(&response, "content-length");
         let total = match response.status().as_u16() {
             200 => {
-                let total = length.or(answer.size);
+                let total = length.or(answer.size).or(item.size);
                 check_size(total, item)?;
                 part.begin(label, strong_etag(&response))?;
                 if offset > 0 {
-                    progress.start(&item.file_name(), total.or(item.size), 0);
+                    progress.start(&item.file_name(), total, 0);
                 }
                 total
             }
@@ -175,7 +175,7 @@ impl Client {
                         "it sent bytes from {start} where {offset} was asked for"
                     )));
                 }
-                let total = total.or(answer.size).or(length.map(|length| offset + length));
+                let total = total.or(answer.size).or(length.map(|length| offset + length)).or(item.size);
                 check_size(total, item)?;
                 total
             }
@@ -203,7 +203,7 @@ impl Client {
                 break;
             }
             // Checked before writing: a server that never ends must not fill the disk.
-            if let Some(most) = total.or(item.size).filter(|&most| part.len() + read as u64 > most) {
+            if let Some(most) = total.filter(|&most| part.len() + read as u64 > most) {
                 return Err(Trouble::lasting(format!("it sends more than the {most} bytes of the file")));
             }
             part.write(&block[..read])?;

@@ -112,11 +112,7 @@ impl Store {
         match self.named_or_hub(name)? {
             Reference::Hub(hub) => {
                 let dir = self.options.root.join("hub").join(hub.repo.replace('/', "--"));
-                let freed = folder_size(&dir)?;
-                match std::fs::remove_dir_all(&dir) {
-                    Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io(&dir, e)),
-                    _ => Ok(freed),
-                }
+                remove_folder(&dir)
             }
             _ => {
                 let manifest = self.find(name)?;
@@ -125,6 +121,7 @@ impl Store {
                     for path in item.all_paths() {
                         freed += remove_file(&path)?;
                     }
+                    freed += remove_folder(&item.beside(".pip"))?;
                 }
                 if manifest.files.len() > 1 {
                     // Fails only where the user keeps more in it, which then stays.
@@ -280,6 +277,15 @@ fn remove_file(path: &Path) -> Result<u64> {
     let size = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
     match std::fs::remove_file(path) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io(path, e)),
+        _ => Ok(size),
+    }
+}
+
+/// Deletes a folder that may not be there; returns the bytes of its files.
+fn remove_folder(dir: &Path) -> Result<u64> {
+    let size = folder_size(dir)?;
+    match std::fs::remove_dir_all(dir) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io(dir, e)),
         _ => Ok(size),
     }
 }

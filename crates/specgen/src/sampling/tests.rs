@@ -143,9 +143,9 @@ proptest! {
         }
     }
 
-    /// The filters never look at the order of the tokens, only ties do.
+    /// Rows long enough for every filter to work in several steps.
     #[test]
-    fn a_row_is_scored_alike_at_any_size(
+    fn so_it_is_for_long_rows(
         logits in prop::collection::vec(-20.0_f32..20.0, 300..2000),
         params in any_params(20),
     ) {
@@ -180,6 +180,13 @@ fn ties_go_to_the_lower_id() {
     assert_eq!(support(SamplingParams { min_p: 1.0, ..off() }), [1, 2, 5]);
     assert_eq!(support(SamplingParams { top_p: 0.0, ..off() }), [1]);
     assert_eq!(score(&SamplingParams { top_k: 1, ..off() }, &row, &history), Distribution::Point(1));
+}
+
+#[test]
+fn the_nucleus_is_the_fewest_tokens_that_reach_top_p() {
+    let support =
+        |top_p| score(&SamplingParams { top_p, ..off() }, &[0.0; 4], &History::default()).support().count();
+    assert_eq!([0.25, 0.250_001, 0.5, 0.75, 0.76].map(support), [1, 2, 2, 3, 4]);
 }
 
 #[test]

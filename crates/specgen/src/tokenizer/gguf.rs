@@ -17,9 +17,9 @@ const OVERRIDE: &str = "name it with --tokenizer-pre NAME, or give the model's t
 /// Reads the `tokenizer.*` keys.
 pub(super) fn load(meta: &Metadata, path: &Path, pre_override: Option<&str>) -> Result<Inner> {
     let fail = |message: String| Error::format(path, message);
-    let model = meta
-        .str("tokenizer.ggml.model")
-        .ok_or_else(|| fail("no tokenizer: `tokenizer.ggml.model` is missing; give one with --tokenizer FILE".into()))?;
+    let model = meta.str("tokenizer.ggml.model").ok_or_else(|| {
+        fail("no tokenizer: `tokenizer.ggml.model` is missing; give one with --tokenizer FILE".into())
+    })?;
     match model {
         "gpt2" | "gemma4" => load_bpe(meta, path, model, pre_override),
         "llama" => load_spm(meta, path),
@@ -45,7 +45,10 @@ fn load_bpe(meta: &Metadata, path: &Path, model: &str, pre_override: Option<&str
             name => format!("pre-tokenizer `{}` is not known", short(name.as_bytes())),
         };
         let known = pre::names().join(", ");
-        Error::Unsupported(format!("{}: {found}, and a wrong one gives wrong ids; {OVERRIDE}; known: {known}", path.display()))
+        Error::Unsupported(format!(
+            "{}: {found}, and a wrong one gives wrong ids; {OVERRIDE}; known: {known}",
+            path.display()
+        ))
     })?;
     let spelling = if pre.sentencepiece { Spelling::Sentencepiece } else { Spelling::ByteLevel };
 
@@ -57,7 +60,10 @@ fn load_bpe(meta: &Metadata, path: &Path, model: &str, pre_override: Option<&str
     let adds_bos = special.adds_bos || named == "gemma4";
 
     let merges = meta.strings("tokenizer.ggml.merges").ok_or_else(|| {
-        fail("`tokenizer.ggml.merges` is missing or not a list of strings, and byte-pair encoding needs it".into())
+        fail(
+            "`tokenizer.ggml.merges` is missing or not a list of strings, and byte-pair encoding needs it"
+                .into(),
+        )
     })?;
     let merges = read_merges(merges, &vocab, &by_text).map_err(fail)?;
 
@@ -172,7 +178,10 @@ fn by_text(vocab: &Vocab) -> Result<ByBytes, String> {
     for id in 0..vocab.len() as u32 {
         let text = vocab.text(id).unwrap_or_default();
         if let Some(first) = ids.insert(text.into(), id) {
-            return Err(format!("tokens {first} and {id} of `tokenizer.ggml.tokens` are both `{}`", short(text)));
+            return Err(format!(
+                "tokens {first} and {id} of `tokenizer.ggml.tokens` are both `{}`",
+                short(text)
+            ));
         }
     }
     Ok(ids)

@@ -67,7 +67,8 @@ struct ModelOutline {
 pub(super) fn load(path: &Path) -> Result<Inner> {
     let fail = |message: String| Error::format(path, message);
     let bytes = read(path)?;
-    let outline: Outline = serde_json::from_slice(&bytes).map_err(|e| fail(format!("not a tokenizer.json: {e}")))?;
+    let outline: Outline =
+        serde_json::from_slice(&bytes).map_err(|e| fail(format!("not a tokenizer.json: {e}")))?;
     let mut tokenizer =
         tokenizers::Tokenizer::from_bytes(&bytes).map_err(|e| fail(format!("not a tokenizer.json: {e}")))?;
     drop(bytes);
@@ -89,7 +90,10 @@ pub(super) fn load(path: &Path) -> Result<Inner> {
     let beside = Beside::read(folder)?;
     let find = |text: &str| ids.get(text).copied();
     let in_range = |id: &u32| (*id as usize) < vocab.len();
-    let bos = beside.token("bos_token").and_then(|text| find(&text)).or(beside.ids("bos_token_id").first().copied());
+    let bos = beside
+        .token("bos_token")
+        .and_then(|text| find(&text))
+        .or(beside.ids("bos_token_id").first().copied());
     let stops = beside.ids("eos_token_id");
     let eos = beside.token("eos_token").and_then(|text| find(&text)).or(stops.first().copied());
     let (bos, eos) = (bos.filter(in_range), eos.filter(in_range));
@@ -97,7 +101,8 @@ pub(super) fn load(path: &Path) -> Result<Inner> {
     let ends = ends::find(&mut vocab, &named, find);
     vocab.spell(spelling);
 
-    let first = tokenizer.encode_fast("a", true).ok().and_then(|encoding| encoding.get_ids().first().copied());
+    let first =
+        tokenizer.encode_fast("a", true).ok().and_then(|encoding| encoding.get_ids().first().copied());
     let adds_bos = bos.is_some() && beside.adds_bos().unwrap_or(first == bos);
     let kind = outline.model.kind.as_deref().unwrap_or("BPE");
     let description = format!("{kind}, from {}, {} tokens", path.display(), vocab.len());
@@ -117,7 +122,10 @@ pub(super) fn load(path: &Path) -> Result<Inner> {
 fn read(path: &Path) -> Result<Vec<u8>> {
     let len = std::fs::metadata(path).map_err(|e| Error::io(path, e))?.len();
     if len > MAX_BYTES {
-        return Err(Error::format(path, format!("{len} bytes are too many for a tokenizer file ({MAX_BYTES} at most)")));
+        return Err(Error::format(
+            path,
+            format!("{len} bytes are too many for a tokenizer file ({MAX_BYTES} at most)"),
+        ));
     }
     std::fs::read(path).map_err(|e| Error::io(path, e))
 }
@@ -163,7 +171,8 @@ fn read_vocab(
 impl Outline {
     fn spelling(&self) -> Option<Spelling> {
         let decoder = &self.decoder;
-        if mentions(decoder, "ByteLevel") || (decoder.is_null() && mentions(&self.pre_tokenizer, "ByteLevel")) {
+        if mentions(decoder, "ByteLevel") || (decoder.is_null() && mentions(&self.pre_tokenizer, "ByteLevel"))
+        {
             return Some(Spelling::ByteLevel);
         }
         let pieces = ["ByteFallback", "Metaspace", "Replace"].iter().any(|name| mentions(decoder, name));
@@ -175,7 +184,10 @@ impl Outline {
         let prepends = |value: &Value| {
             let scheme = find(value, "Metaspace").map(|metaspace| {
                 let old = metaspace.get("add_prefix_space").and_then(Value::as_bool).unwrap_or(true);
-                metaspace.get("prepend_scheme").and_then(Value::as_str).map_or(old, |scheme| scheme != "never")
+                metaspace
+                    .get("prepend_scheme")
+                    .and_then(Value::as_str)
+                    .map_or(old, |scheme| scheme != "never")
             });
             scheme.unwrap_or(false)
         };
@@ -191,7 +203,8 @@ fn find<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
     if value.get("type").and_then(Value::as_str) == Some(name) {
         return Some(value);
     }
-    let parts = ["decoders", "pretokenizers", "normalizers"].iter().find_map(|key| value.get(key)?.as_array())?;
+    let parts =
+        ["decoders", "pretokenizers", "normalizers"].iter().find_map(|key| value.get(key)?.as_array())?;
     parts.iter().find_map(|part| find(part, name))
 }
 

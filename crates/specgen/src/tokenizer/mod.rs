@@ -15,6 +15,9 @@ mod spm;
 mod stream;
 mod vocab;
 
+#[cfg(test)]
+mod tests;
+
 use std::path::Path;
 use std::sync::Arc;
 
@@ -68,7 +71,11 @@ impl Tokenizer {
     /// # Errors
     /// [`Error::Format`] where the metadata contradicts itself; [`Error::Unsupported`] where the tokenizer's kind or
     /// pre-tokenizer is unknown: guessing would give wrong ids without a word.
-    pub fn from_metadata(meta: &Metadata, path_for_errors: &Path, pre_override: Option<&str>) -> Result<Self> {
+    pub fn from_metadata(
+        meta: &Metadata,
+        path_for_errors: &Path,
+        pre_override: Option<&str>,
+    ) -> Result<Self> {
         gguf::load(meta, path_for_errors, pre_override).map(Self::new)
     }
 
@@ -168,11 +175,8 @@ impl Tokenizer {
     /// [`encode`](Self::encode) puts first in some SentencePiece vocabularies.
     pub fn decode_from_start(&self, ids: &[u32], skip_special: bool) -> String {
         let bytes = self.decode_bytes(ids, skip_special);
-        let bytes = if self.inner.drops_first_space {
-            bytes.strip_prefix(b" ").unwrap_or(&bytes)
-        } else {
-            &bytes
-        };
+        let bytes =
+            if self.inner.drops_first_space { bytes.strip_prefix(b" ").unwrap_or(&bytes) } else { &bytes };
         String::from_utf8_lossy(bytes).into_owned()
     }
 

@@ -19,7 +19,8 @@ pub(super) struct Pre {
 
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+";
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+";
-const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+";
+const QWEN2: &str =
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+";
 const QWEN35: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+";
 const UFAKZEKA: &str = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+";
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+";
@@ -53,16 +54,25 @@ const NEWLINES: &str = "[^\\n]+|[\\n]+";
 
 /// Every name this knows, one line for each pattern; the names of a line mean the same but for the flags below.
 const NAMES: &[(&[&str], Family)] = &[
-    (&["gpt-2", "phi-2", "jina-es", "jina-de", "gigachat", "jina-v2-es", "jina-v2-de", "a.x-4.0"], Family::Gpt2),
+    (
+        &["gpt-2", "phi-2", "jina-es", "jina-de", "gigachat", "jina-v2-es", "jina-v2-de", "a.x-4.0"],
+        Family::Gpt2,
+    ),
     (&["mellum", "modern-bert", "jina-v1-en", "jina-v2-code", "roberta-bpe", "exaone4"], Family::Gpt2),
     (&["mpt", "olmo", "jais", "trillion", "granite-docling"], Family::Gpt2),
-    (&["llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"], Family::Llama3),
+    (
+        &["llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"],
+        Family::Llama3,
+    ),
     (&["jina-v5-nano", "dbrx", "smaug-bpe", "chatglm-bpe", "glm4", "glm5"], Family::Llama3),
     (&["qwen2", "deepseek-r1-qwen", "kormo", "f2llmv2", "megrez", "stablelm2"], Family::Qwen2),
     (&["hunyuan", "solar-open", "grok-2"], Family::Qwen2),
     (&["qwen35"], Family::Qwen35),
     (&["ufakzeka"], Family::Ufakzeka),
-    (&["starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b", "mellum2"], Family::Digits),
+    (
+        &["starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b", "mellum2"],
+        Family::Digits,
+    ),
     (&["tekken"], Family::Tekken),
     (&["gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"], Family::Gpt4o),
     (&["tiny_aya", "cohere2moe"], Family::TinyAya),
@@ -116,12 +126,34 @@ enum Family {
 }
 
 const IGNORE_MERGES: &[&str] = &[
-    "llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano",
-    "glm4", "glm5", "tekken", "youtu", "minicpm5",
+    "llama3",
+    "llama-v3",
+    "llama-bpe",
+    "falcon3",
+    "falcon-h1",
+    "pixtral",
+    "midm-2.0",
+    "lfm2",
+    "jina-v5-nano",
+    "glm4",
+    "glm5",
+    "tekken",
+    "youtu",
+    "minicpm5",
 ];
 const ADDS_BOS: &[&str] = &[
-    "llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano",
-    "tekken", "gemma4", "granite-embed-multi-311m",
+    "llama3",
+    "llama-v3",
+    "llama-bpe",
+    "falcon3",
+    "falcon-h1",
+    "pixtral",
+    "midm-2.0",
+    "lfm2",
+    "jina-v5-nano",
+    "tekken",
+    "gemma4",
+    "granite-embed-multi-311m",
 ];
 
 /// Every known name, sorted.
@@ -185,9 +217,9 @@ impl Family {
             Self::Bailing => {
                 vec![newline(&QWEN2.replace(r"\s*[\r\n]+", r"\s*[\r\n]"))]
             }
-            Self::SeedCoder => vec![newline(
-                &QWEN2.replace(r" ?[^\s\p{L}\p{N}]+[\r\n]*", r" ?[^\s\p{L}\p{N}\r\n]+"),
-            )],
+            Self::SeedCoder => {
+                vec![newline(&QWEN2.replace(r" ?[^\s\p{L}\p{N}]+[\r\n]*", r" ?[^\s\p{L}\p{N}\r\n]+"))]
+            }
             Self::Afmoe => vec![Stage::DigitsFromRight, whole(AFMOE_SCRIPTS), newline(DEEPSEEK3)],
             Self::Laguna => vec![whole(NEWLINES), newline(QWEN2)],
             Self::ExaoneMoe => vec![newline(

@@ -1,0 +1,211 @@
+//! Wrong usage and bad files: one line that says what is wrong, and the right exit code.
+
+use crate::{real_model, run, specgen};
+
+/// What clap refuses: the first line it says, and exit code 2.
+#[test]
+fn options_that_make_no_sense() {
+    let cases: &[(&str, &str)] = &[
+        ("generate x --nonsense", "error: unexpected argument '--nonsense' found"),
+        ("frobnicate", "error: unrecognized subcommand 'frobnicate'"),
+        (
+            "generate x -k -1",
+            "error: invalid value '-1' for '--num-draft-tokens <N>': a whole number from 0 to 1024 is wanted",
+        ),
+        (
+            "generate x -k 1025",
+            "error: invalid value '1025' for '--num-draft-tokens <N>': a whole number from 0 to 1024 is wanted",
+        ),
+        (
+            "generate x -n -1",
+            "error: invalid value '-1' for '--max-tokens <N>': a whole number of at least 0 is wanted",
+        ),
+        (
+            "generate x -n many",
+            "error: invalid value 'many' for '--max-tokens <N>': a whole number of at least 0 is wanted",
+        ),
+        (
+            "generate x --seed 1.5",
+            "error: invalid value '1.5' for '--seed <N>': a whole number of at least 0 is wanted",
+        ),
+        (
+            "generate x --context 0",
+            "error: invalid value '0' for '--context <N>': a whole number of at least 1 is wanted",
+        ),
+        (
+            "generate x --threads 9999",
+            "error: invalid value '9999' for '--threads <N>': a whole number from 0 to 1024 is wanted",
+        ),
+        (
+            "generate x --temperature warm",
+            "error: invalid value 'warm' for '--temperature <F>': invalid float literal",
+        ),
+        (
+            "generate x --logit-bias 5",
+            "error: invalid value '5' for '--logit-bias <ID=F>': a token id and a number are wanted, such as 42=-1.5",
+        ),
+        (
+            "generate x --device gpu",
+            "error: invalid value 'gpu' for '--device <DEVICE>': device `gpu` is unknown; wanted cpu, cuda, cuda:INDEX, metal or reference",
+        ),
+        (
+            "generate x --greedy --temperature 1",
+            "error: the argument '--greedy' cannot be used with '--temperature <F>'",
+        ),
+        ("generate x --greedy --top-k 5", "error: the argument '--greedy' cannot be used with '--top-k <N>'"),
+        (
+            "generate x --greedy --top-p 0.5",
+            "error: the argument '--greedy' cannot be used with '--top-p <F>'",
+        ),
+        (
+            "generate x --greedy --min-p 0.5",
+            "error: the argument '--greedy' cannot be used with '--min-p <F>'",
+        ),
+        ("generate x --raw --system s", "error: the argument '--raw' cannot be used with '--system <S>'"),
+        (
+            "generate x --raw --chat-template f",
+            "error: the argument '--raw' cannot be used with '--chat-template <FILE>'",
+        ),
+        (
+            "generate x --tokenizer f --tokenizer-pre n",
+            "error: the argument '--tokenizer <FILE>' cannot be used with '--tokenizer-pre <NAME>'",
+        ),
+        ("generate x y", "error: unexpected argument 'y' found"),
+        ("generate x --stop=", "error: a value is required for '--stop <S>' but none was supplied"),
+        ("chat --raw", "error: unexpected argument '--raw' found"),
+        ("pull", "error: the following required arguments were not provided:"),
+        ("inspect", "error: the following required arguments were not provided:"),
+    ];
+    for (words, wanted) in cases {
+        let found = run(&mut specgen(&words.split(' ').collect::<Vec<_>>()));
+        let first = found.stderr.lines().next().unwrap_or_default();
+        assert_eq!((found.code, first, found.stdout.as_str()), (Some(2), *wanted, ""), "specgen {words}");
+    }
+}
+
+/// What the library refuses before any model is touched; exit code 2 too.
+#[test]
+fn parameters_out_of_range() {
+    let cases: &[(&str, &str)] = &[
+        ("--temperature -1", "temperature is -1, but must be a number of at least 0"),
+        ("--temperature nan", "temperature is NaN, but must be a number of at least 0"),
+        ("--temperature inf", "temperature is inf, but must be a number of at least 0"),
+        ("--top-p 1.5", "top_p is 1.5, but must be between 0 and 1"),
+        ("--min-p -0.1", "min_p is -0.1, but must be between 0 and 1"),
+        ("--repeat-penalty 0", "repetition_penalty is 0, but must be a number above 0 (1 is off)"),
+        ("--presence-penalty 1000", "presence_penalty is 1000, but must be between -100 and 100"),
+        ("--frequency-penalty NaN", "frequency_penalty is NaN, but must be between -100 and 100"),
+        (
+            "--logit-bias 3=nan",
+            "logit_bias of token 3 is NaN, but must be a finite number, or -inf to ban the token",
+        ),
+    ];
+    for (words, wanted) in cases {
+        let words: Vec<&str> = ["generate", "x"].into_iter().chain(words.split(' ')).collect();
+        assert_eq!(run(&mut specgen(&words)).fails(2), *wanted, "{words:?}");
+    }
+}
+
+#[test]
+fn prompts_that_are_none() {
+    let empty = "the prompt is empty; give at least one character";
+    assert_eq!(run(&mut specgen(&["generate", ""])).fails(2), empty);
+    assert_eq!(run(specgen(&["generate"]).write_stdin("")).fails(2), empty);
+    assert_eq!(run(specgen(&["generate", "-"]).write_stdin("\n")).fails(2), empty);
+    let error = run(specgen(&["generate", "-"]).write_stdin(&b"ab\xC3\xA9\xFF"[..])).fails(1);
+    insta::assert_snapshot!(error, @"the prompt on stdin is not UTF-8: byte 4 (counted from 0) begins no character; convert it first (iconv)");
+}
+
+#[test]
+fn models_that_are_not_there() {
+    let error = run(&mut specgen(&["generate", "x", "-m", "smollm2-135m-instrct"])).fails(1);
+    assert!(error.contains("no model is called `smollm2-135m-instrct`"), "{error}");
+    assert!(error.contains("did you mean smollm2-135m-instruct"), "{error}");
+    let error = run(&mut specgen(&["generate", "x", "-m", "./nowhere/model.gguf"])).fails(1);
+    assert!(error.starts_with("./nowhere/model.gguf: "), "{error}");
+    for words in [&["generate", "x", "-m", ""][..], &["pull", ""]] {
+        let found = run(&mut specgen(words));
+        assert!(found.code == Some(1) && found.stderr.contains("empty"), "{}", found.stderr);
+    }
+    // The names of the default model and of its way out.
+    for words in [&["generate", "x"][..], &["chat"], &["pull", "smollm2-135m"], &["inspect", "smollm2-135m"]]
+    {
+        let found = run(&mut specgen(words));
+        assert_eq!(found.code, Some(1));
+        assert!(
+            found.stderr.contains("specgen: error: could not fetch smollm2-135m-instruct"),
+            "{}",
+            found.stderr
+        );
+        assert!(found.stderr.contains("offline"), "{}", found.stderr);
+    }
+}
+
+#[test]
+fn one_bad_name_does_not_keep_pull_from_the_others() {
+    let found = run(&mut specgen(&["pull", "no-such-model", "smollm2-135m"]));
+    assert_eq!(found.code, Some(1));
+    assert!(found.stderr.contains("`no-such-model`") && found.stderr.contains("offline"), "{}", found.stderr);
+    assert!(found.stderr.ends_with("specgen: error: 2 of 2 models not fetched\n"), "{}", found.stderr);
+}
+
+#[test]
+fn files_that_are_no_models() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    std::fs::write(path("text.gguf"), "Once upon a time there was a text that called itself a model.\n")
+        .unwrap();
+    std::fs::write(path("empty.gguf"), "").unwrap();
+    std::fs::write(path("cut.gguf"), b"GGUF\x03\0\0\0\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x7F").unwrap();
+    std::fs::write(path("notes.txt"), "not even the name").unwrap();
+    std::fs::write(path("cut.safetensors"), b"\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x7F{").unwrap();
+    std::fs::create_dir(path("folder")).unwrap();
+    for name in ["text.gguf", "empty.gguf", "cut.gguf", "notes.txt", "cut.safetensors", "folder"] {
+        for words in [&["generate", "x", "-m"][..], &["inspect"]] {
+            let error = run(specgen(words).arg(path(name))).fails(1);
+            assert!(error.starts_with(&path(name)), "{name}: {error}");
+        }
+    }
+    let error = run(specgen(&["pull"]).arg(path("folder"))).fails(1);
+    assert!(error.contains("is a path"), "{error}");
+}
+
+#[test]
+fn a_model_cut_off() {
+    let Some(model) = real_model() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let whole = std::fs::read(model).unwrap();
+    for len in [whole.len() / 2, 100_000, 30] {
+        let path = dir.path().join("cut.gguf");
+        std::fs::write(&path, &whole[..len]).unwrap();
+        let error = run(specgen(&["generate", "x", "-m"]).arg(&path)).fails(1);
+        assert!(error.starts_with(path.to_str().unwrap()), "{len}: {error}");
+    }
+}
+
+#[test]
+fn options_that_do_not_fit_the_model() {
+    let Some(model) = real_model() else { return };
+    let cases: &[(&[&str], &str)] = &[
+        (&["--context", "8"], "but the context holds 8"),
+        (&["--logit-bias", "999999=1"], "logit_bias names token 999999, but the vocabulary ends at 49151"),
+        (&["--context", "999999999"], "bytes of memory, but only"),
+        (&["--tokenizer", "/nowhere/tokenizer.json"], "/nowhere/tokenizer.json"),
+        (&["--tokenizer-pre", "klingon"], "klingon"),
+        (&["--chat-template", "/nowhere/template.jinja"], "/nowhere/template.jinja"),
+        (&["--draft", "/nowhere/draft.gguf"], "/nowhere/draft.gguf"),
+    ];
+    for (words, wanted) in cases {
+        let prompt = "A prompt that has far more than eight tokens, as one counts them.";
+        let error = run(specgen(&["generate", "-m", model, prompt]).args(*words)).fails(1);
+        assert!(error.contains(wanted), "{words:?}: {error}");
+    }
+    for device in ["cuda", "metal"] {
+        if let Some(error) =
+            run(&mut specgen(&["generate", "x", "-m", model, "--device", device])).stderr.lines().last()
+        {
+            // A build with the feature, on a machine with the device, may well work.
+            assert!(!error.contains("panicked"), "{error}");
+        }
+    }
+}

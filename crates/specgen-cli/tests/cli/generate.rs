@@ -1,0 +1,193 @@
+//! `generate` with the real default model.
+
+use serde_json::Value;
+
+use crate::{real_model, run, specgen};
+
+const PROMPT: &str = "Count from one to twenty in words.";
+
+/// Greedy text of 48 tokens.
+fn greedy(model: &str, words: &[&str]) -> Value {
+    run(specgen(&["generate", "-m", model, "--greedy", "--json", "-n", "48", PROMPT]).args(words)).json()
+}
+
+#[test]
+fn text_on_stdout_and_the_closing_line_on_stderr() {
+    let Some(model) = real_model() else { return };
+    let found = run(&mut specgen(&["generate", "-m", model, "--greedy", "-n", "24", "Why is the sky blue?"]));
+    let line = found.stderr.trim_end();
+    assert!(!line.contains('\n') && line.contains(" tokens in ") && line.contains(" tok/s · "), "{line}");
+    assert!(line.contains("tokens/round · ") && line.contains(" · first token "), "{line}");
+    assert!(!line.contains("seed"), "a seed plays no part in greedy text: {line}");
+    let text = found.ok();
+    assert!(text.to_lowercase().contains("sky") && text.ends_with('\n'), "{text}");
+    let quiet =
+        run(&mut specgen(&["generate", "-m", model, "--greedy", "-n", "24", "-q", "Why is the sky blue?"]));
+    assert_eq!((quiet.stderr.as_str(), quiet.stdout), ("", text));
+}
+
+#[test]
+fn json_has_every_field_in_its_type() {
+    let Some(model) = real_model() else { return };
+    let words = ["generate", "-m", model, "--json", "-n", "8", "--seed", "18446744073709551615", PROMPT];
+    let found = run(&mut specgen(&words));
+    assert_eq!(found.stderr, "");
+    let answer = found.json();
+    let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    let wanted = "text token_ids prompt_token_ids finish_reason seed model draft stats";
+    assert_eq!(keys(&answer), wanted.split(' ').collect::<Vec<_>>());
+    assert!(!answer["text"].as_str().unwrap().is_empty());
+    assert_eq!(answer["finish_reason"], "length");
+    assert_eq!(answer["seed"], u64::MAX);
+    assert_eq!(answer["draft"], "ngram");
+    let ids = |name: &str| answer[name].as_array().unwrap().iter().map(|id| id.as_u64().unwrap()).count();
+    assert_eq!(ids("token_ids"), 8);
+
+    let stats = &answer["stats"];
+    let counts = "prompt_tokens reused_tokens generated_tokens rounds drafted accepted";
+    let fractions = "acceptance_rate mean_accepted_len prefill_seconds draft_seconds verify_seconds other_seconds \
+        tokens_per_second prompt_tokens_per_second time_to_first_token_seconds";
+    for name in counts.split_whitespace() {
+        assert!(stats[name].is_u64(), "{name}: {}", stats[name]);
+    }
+    for name in fractions.split_whitespace() {
+        assert!(stats[name].is_f64(), "{name}: {}", stats[name]);
+    }
+    for name in ["drafted_by_position", "accepted_by_position"] {
+        assert!(stats[name].is_array(), "{name}");
+    }
+    assert_eq!(keys(stats).len(), 17);
+    assert_eq!(stats["prompt_tokens"], ids("prompt_token_ids"));
+    assert_eq!(stats["generated_tokens"], 8);
+}
+
+#[test]
+fn greedy_text_is_the_same_however_it_is_drafted() {
+    let Some(model) = real_model() else { return };
+    let plain = greedy(model, &["-k", "0"]);
+    assert_eq!(plain["draft"], "none");
+    assert_eq!(plain["stats"]["rounds"], plain["stats"]["generated_tokens"]);
+    for words in
+        [&["-k", "4"][..], &["--draft", "none"], &["--draft", "ngram", "-k", "7"], &["--draft", model]]
+    {
+        let other = greedy(model, words);
+        assert_eq!(other["text"], plain["text"], "{words:?}");
+        assert_eq!(other["token_ids"], plain["token_ids"], "{words:?}");
+        if words.contains(&model) {
+            assert_eq!(other["stats"]["acceptance_rate"], 1.0, "a model agrees with itself");
+        }
+    }
+}
+
+#[test]
+fn max_tokens_and_stop_strings_cut() {
+    let Some(model) = real_model() else { return };
+    let whole = greedy(model, &[]);
+    let text = whole["text"].as_str().unwrap();
+    for n in [0, 1, 5] {
+        let some = greedy(model, &["-n", &n.to_string()]);
+        assert_eq!(some["token_ids"].as_array().unwrap()[..], whole["token_ids"].as_array().unwrap()[..n]);
+        assert_eq!(some["finish_reason"], "length");
+    }
+    // A stop string from the middle of the text, and one that never comes.
+    let stop: String = text.chars().skip(20).take(6).collect();
+    let cut = greedy(model, &["--stop", "@@never@@", "--stop", &stop]);
+    assert_eq!(cut["text"].as_str().unwrap(), &text[..text.find(&stop).unwrap()]);
+    assert_eq!(cut["finish_reason"], "stop");
+}
+
+#[test]
+fn a_seed_repeats_a_text_and_other_seeds_do_not() {
+    let Some(model) = real_model() else { return };
+    let sample = |seed: &str| {
+        let words =
+            ["generate", "-m", model, "--temperature", "1.2", "--seed", seed, "--json", "-n", "24", PROMPT];
+        run(&mut specgen(&words)).json()["token_ids"].clone()
+    };
+    let first = sample("7");
+    assert_eq!(sample("7"), first);
+    assert_ne!(sample("8"), first);
+
+    let line = run(&mut specgen(&["generate", "-m", model, "-n", "2", PROMPT])).stderr;
+    let drawn = line.split("seed ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
+    assert!(drawn.parse::<u64>().is_ok(), "an unseeded run tells the seed it drew: {line}");
+}
+
+#[test]
+fn the_prompt_may_come_from_stdin() {
+    let Some(model) = real_model() else { return };
+    let wanted = greedy(model, &[])["prompt_token_ids"].clone();
+    for words in [&["-"][..], &[]] {
+        let command = ["generate", "-m", model, "--json", "-n", "1"];
+        let found = run(specgen(&command).args(words).write_stdin(format!("{PROMPT}\n"))).json();
+        assert_eq!(found["prompt_token_ids"], wanted, "{words:?}");
+    }
+    // Raw text keeps its last line end.
+    let raw = |text: &str| {
+        let command = ["generate", "-m", model, "--json", "--raw", "-n", "1"];
+        run(specgen(&command).write_stdin(text)).json()["prompt_token_ids"].as_array().unwrap().len()
+    };
+    assert_eq!(raw("Once\n"), raw("Once") + 1);
+}
+
+#[test]
+fn the_system_message_and_the_template_count() {
+    let Some(model) = real_model() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let template = dir.path().join("template.jinja");
+    std::fs::write(&template, "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}").unwrap();
+    let ids = |words: &[&str]| {
+        let command = ["generate", "-m", model, "--json", "-n", "1", "hi"];
+        run(specgen(&command).args(words)).json()["prompt_token_ids"].clone()
+    };
+    let template = template.to_str().unwrap();
+    let templated = ids(&["--chat-template", template, "--system", "be brief"]);
+    assert_eq!(templated, {
+        let command = ["generate", "-m", model, "--json", "-n", "1", "--raw", "<system>be brief<user>hi"];
+        run(&mut specgen(&command)).json()["prompt_token_ids"].clone()
+    });
+    assert_ne!(ids(&[]), ids(&["--system", "be brief"]));
+}
+
+#[test]
+#[cfg(unix)]
+fn a_reader_that_leaves_ends_it_quietly() {
+    use std::io::Read;
+    use std::process::{Command, Stdio};
+    let Some(model) = real_model() else { return };
+    let mut child = Command::new(assert_cmd::cargo::cargo_bin!("specgen"))
+        .args(["generate", "-m", model, "--ignore-eos", "-n", "2000", PROMPT])
+        .env("SPECGEN_OFFLINE", "1")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    stdout.read_exact(&mut [0; 1]).unwrap();
+    drop(stdout);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), output.stderr), (Some(0), Vec::new()));
+}
+
+#[test]
+#[cfg(unix)]
+fn ctrl_c_ends_the_text_and_keeps_the_closing_line() {
+    use std::io::Read;
+    use std::process::{Command, Stdio};
+    let Some(model) = real_model() else { return };
+    let mut child = Command::new(assert_cmd::cargo::cargo_bin!("specgen"))
+        .args(["generate", "-m", model, "--ignore-eos", "-n", "4000", PROMPT])
+        .env("SPECGEN_OFFLINE", "1")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdout.as_mut().unwrap().read_exact(&mut [0; 1]).unwrap();
+    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(kill.success());
+    let output = child.wait_with_output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(130), "{stderr}");
+    assert!(stderr.contains(" tokens in ") && stderr.trim_end().ends_with(" · interrupted"), "{stderr}");
+    assert_eq!(output.stdout.last(), Some(&b'\n'));
+}
