@@ -76,7 +76,9 @@ fn prompt(len: usize) -> Vec<u32> {
 
 #[test]
 fn equals_candle_transformers() {
-    for tiny in tiny::all() {
+    // candle multiplies by LongRoPE's factors where the paper and the reference implementation divide, and leaves out
+    // the magnitude: a unit test of the angles stands in.
+    for tiny in tiny::all().into_iter().filter(|tiny| tiny.name != "phi3, longrope") {
         // candle's Mistral and Gemma 2 apply their window elsewhere than the reference implementation does.
         let len = if tiny.config["sliding_window"].as_u64().is_some_and(|w| w < 20) { 5 } else { 20 };
         let tokens = prompt(len);
