@@ -14,7 +14,7 @@ pub struct Floats(pub u64);
 
 impl Floats {
     /// The next float.
-    pub fn next(&mut self) -> f32 {
+    pub fn next_float(&mut self) -> f32 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -180,7 +180,7 @@ impl Tiny {
             let is_norm = shape.len() == 1 && name.contains("norm");
             let center = if is_norm && !self.is_gemma() { 1.0 } else { 0.0 };
             let scale = if shape.len() == 1 { 0.3 } else { 0.4 };
-            let data = (0..len).map(|_| center + scale * floats.next()).collect();
+            let data = (0..len).map(|_| center + scale * floats.next_float()).collect();
             tensors.push(NamedTensor { name, shape: shape.to_vec(), data });
         };
         add("model.embed_tokens.weight".into(), &[vocab, hidden]);

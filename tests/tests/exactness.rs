@@ -18,10 +18,12 @@ use specgen_tests::{
 
 const KS: [usize; 4] = [0, 1, 3, 7];
 
+type Target = (&'static str, Arc<dyn Model>, Arc<dyn Model>);
+
 /// Targets with a model that drafts for them.
-fn targets() -> Vec<(&'static str, Arc<dyn Model>, Arc<dyn Model>)> {
+fn targets() -> Vec<Target> {
     let device = tiny::cpu(1);
-    let mut targets: Vec<(_, Arc<dyn Model>, Arc<dyn Model>)> =
+    let mut targets: Vec<Target> =
         vec![("toy", Arc::new(ToyModel::new(12, 1, 6.0)), Arc::new(ToyModel::new(12, 2, 6.0)))];
     for tiny in tiny::all() {
         targets.push((tiny.name, tiny.load(&device), tiny.clone().with_seed(99).load(&device)));
