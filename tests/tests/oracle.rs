@@ -138,3 +138,14 @@ fn a_window_hides_exactly_what_is_older() {
         assert_ne!(last(&tokens), last(&inside), "the oldest key inside the window of 5 was not seen");
     }
 }
+
+/// Gemma 3 from 4B on hides its language model in a wrapper: other names, and a configuration one level down.
+#[test]
+fn a_wrapped_checkpoint_is_the_same_model() {
+    let tiny = Tiny::named("gemma3");
+    let want = logits(tiny.load(&tiny::cpu(1)).as_ref(), &prompt(10));
+    for prefix in ["language_model.", "model.language_model."] {
+        let got = logits(tiny.load_wrapped(prefix, &tiny::cpu(1)).as_ref(), &prompt(10));
+        assert_eq!(got, want, "{prefix}");
+    }
+}

@@ -13,7 +13,7 @@ fn cache() -> PathBuf {
 }
 
 /// The vocabularies and chat templates in the source package of llama-cpp-python, or why they cannot be had.
-pub fn llama_cpp_models() -> Result<PathBuf, String> {
+pub(crate) fn llama_cpp_models() -> Result<PathBuf, String> {
     let folder = cache().join("llama-cpp-python-0.3.36");
     once(&folder, |work| {
         let package = "llama-cpp-python==0.3.36";
@@ -40,7 +40,7 @@ pub fn llama_cpp_models() -> Result<PathBuf, String> {
 
 /// A Python that has jinja2, or why there is none.
 #[allow(dead_code, reason = "each test binary uses its part")]
-pub fn python_with_jinja2() -> Result<PathBuf, String> {
+pub(crate) fn python_with_jinja2() -> Result<PathBuf, String> {
     let folder = cache().join("jinja2-3.1.6");
     once(&folder, |work| {
         run(Path::new("python3"), &["-m", "pip", "install", "-q", "--target", ".", "jinja2==3.1.6"], work)

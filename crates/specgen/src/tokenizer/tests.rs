@@ -427,10 +427,10 @@ proptest! {
         let meta = with(meta, "token_type", Value::Ints(kinds));
         let meta = with(meta, "scores", Value::Floats(scores.into_iter().map(f64::from).collect()));
         let meta = with(with(meta, "merges", strings(&merges)), "eos_token_id", Value::Uint(id));
-        if let Ok(tokenizer) = open(&meta) {
-            if let Ok(ids) = tokenizer.encode("a \u{1} é ▁\n", true) {
-                tokenizer.decode(&ids, false);
-            }
+        if let Ok(tokenizer) = open(&meta)
+            && let Ok(ids) = tokenizer.encode("a \u{1} é ▁\n", true)
+        {
+            tokenizer.decode(&ids, false);
         }
     }
 }
