@@ -14,7 +14,7 @@ pub struct Floats(pub u64);
 
 impl Floats {
     /// The next float.
-    pub fn next(&mut self) -> f32 {
+    pub fn next_float(&mut self) -> f32 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -180,7 +180,7 @@ impl Tiny {
             let is_norm = shape.len() == 1 && name.contains("norm");
             let center = if is_norm && !self.is_gemma() { 1.0 } else { 0.0 };
             let scale = if shape.len() == 1 { 0.3 } else { 0.4 };
-            let data = (0..len).map(|_| center + scale * floats.next()).collect();
+            let data = (0..len).map(|_| center + scale * floats.next_float()).collect();
             tensors.push(NamedTensor { name, shape: shape.to_vec(), data });
         };
         add("model.embed_tokens.weight".into(), &[vocab, hidden]);
@@ -221,14 +221,18 @@ impl Tiny {
 
     /// `config.json` and `model.safetensors` in `dir`.
     pub fn write_safetensors(&self, dir: &Path) {
-        std::fs::write(dir.join("config.json"), self.config.to_string()).expect("a writable folder");
+        self.write_renamed(dir, &self.config, |name| name);
+    }
+
+    fn write_renamed(&self, dir: &Path, config: &Json, rename: impl Fn(String) -> String) {
+        std::fs::write(dir.join("config.json"), config.to_string()).expect("a writable folder");
         let mut header = serde_json::Map::new();
         let mut data: Vec<u8> = Vec::new();
         for tensor in self.tensors() {
             let start = data.len();
             data.extend(tensor.data.iter().flat_map(|x| x.to_le_bytes()));
             let entry = json!({"dtype": "F32", "shape": tensor.shape, "data_offsets": [start, data.len()]});
-            header.insert(tensor.name, entry);
+            header.insert(rename(tensor.name), entry);
         }
         let mut header = Json::Object(header).to_string().into_bytes();
         header.resize(header.len().next_multiple_of(8), b' ');
@@ -236,6 +240,17 @@ impl Tiny {
         file.extend(header);
         file.extend(data);
         std::fs::write(dir.join("model.safetensors"), file).expect("a writable folder");
+    }
+
+    /// Loads it as the language model of a multimodal wrapper, whose tensor names begin with `prefix`.
+    pub fn load_wrapped(&self, prefix: &str, device: &Device) -> Arc<dyn Model> {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let config = json!({"model_type": "gemma3", "text_config": self.config});
+        self.write_renamed(dir.path(), &config, |name| match prefix {
+            "language_model." => format!("{prefix}{name}"),
+            _ => name.replacen("model.", prefix, 1),
+        });
+        load_folder(dir.path(), device)
     }
 
     /// The same checkpoint as a GGUF converter would write it.
@@ -312,6 +327,12 @@ impl Tiny {
         let config = read_config(&weights, None, None).expect("valid metadata");
         load_on(&weights, config, device)
     }
+}
+
+fn load_folder(dir: &Path, device: &Device) -> Arc<dyn Model> {
+    let weights = Weights::open(dir).expect("a valid checkpoint");
+    let config = read_config(&weights, Some(&dir.join("config.json")), None).expect("a valid config");
+    load_on(&weights, config, device)
 }
 
 fn load_on(weights: &Weights, config: ArchConfig, device: &Device) -> Arc<dyn Model> {

@@ -42,14 +42,17 @@ fn conversations() -> Vec<Conversation> {
             }
         }
     }]);
-    let arguments = json!({"city": "São Paulo", "days": 2, "exact": true, "note": null, "list": [1.5, "a'b"]});
+    let arguments =
+        json!({"city": "São Paulo", "days": 2, "exact": true, "note": null, "list": [1.5, "a'b"]});
     let call = json!({"id": "abcdef123", "type": "function", "function": {"name": "get_weather", "arguments": arguments}});
     let called = message(json!({"role": "assistant", "content": null, "tool_calls": [call]}));
-    let said_and_called = message(json!({"role": "assistant", "content": "Let me see.", "tool_calls": [call, call]}));
+    let said_and_called =
+        message(json!({"role": "assistant", "content": "Let me see.", "tool_calls": [call, call]}));
     let result = message(json!({
         "role": "tool", "name": "get_weather", "tool_call_id": "abcdef123", "content": "{\"sky\": \"clear\"}"
     }));
-    let thought = message(json!({"role": "assistant", "content": "4", "reasoning_content": "2 and 2\nmake 4"}));
+    let thought =
+        message(json!({"role": "assistant", "content": "4", "reasoning_content": "2 and 2\nmake 4"}));
     let options = |prompt: bool, tools: Option<&Value>, extra: Value| RenderOptions {
         add_generation_prompt: prompt,
         tools: tools.cloned(),
@@ -61,11 +64,7 @@ fn conversations() -> Vec<Conversation> {
     vec![
         one("user", vec![user("Hi!")], options(true, None, none())),
         one("user, no prompt", vec![user("Hi!")], options(false, None, none())),
-        one(
-            "turns",
-            vec![system(), user("1+1?"), assistant("2"), user("2+2?")],
-            options(true, None, none()),
-        ),
+        one("turns", vec![system(), user("1+1?"), assistant("2"), user("2+2?")], options(true, None, none())),
         one("ended", vec![system(), user("1+1?"), assistant("2")], options(false, None, none())),
         one("odd text", vec![system(), user(odd), assistant(odd), user(odd)], options(true, None, none())),
         one("empty", vec![system(), user("")], options(true, None, none())),
@@ -81,7 +80,14 @@ fn conversations() -> Vec<Conversation> {
         ),
         one(
             "tool calls and answer",
-            vec![user("Weather?"), said_and_called, result.clone(), result, assistant("Clear."), user("Thanks")],
+            vec![
+                user("Weather?"),
+                said_and_called,
+                result.clone(),
+                result,
+                assistant("Clear."),
+                user("Thanks"),
+            ],
             options(true, Some(&tools), none()),
         ),
         one("ends in a call", vec![user("Weather?"), called], options(false, Some(&tools), none())),
@@ -90,12 +96,20 @@ fn conversations() -> Vec<Conversation> {
         one(
             "thinking off",
             vec![system(), user("2+2?")],
-            options(true, None, json!({"enable_thinking": false, "thinking": false, "reasoning_effort": "low"})),
+            options(
+                true,
+                None,
+                json!({"enable_thinking": false, "thinking": false, "reasoning_effort": "low"}),
+            ),
         ),
         one(
             "thinking on",
             vec![user("2+2?"), assistant("<think>\nhm\n</think>\n\n4"), user("Sure?")],
-            options(true, None, json!({"enable_thinking": true, "thinking": true, "date_string": "1 Jan 2030"})),
+            options(
+                true,
+                None,
+                json!({"enable_thinking": true, "thinking": true, "date_string": "1 Jan 2030"}),
+            ),
         ),
     ]
 }
@@ -142,9 +156,9 @@ fn templates_render_as_in_python() {
         let template = ChatTemplate::new(source, Some("<s>"), Some("</s>"));
         for conversation in &conversations {
             let expected = expected.next().unwrap();
-            let excepted = EXCEPTIONS
-                .iter()
-                .any(|(template, which, _)| template == name && (*which == "*" || *which == conversation.name));
+            let excepted = EXCEPTIONS.iter().any(|(template, which, _)| {
+                template == name && (*which == "*" || *which == conversation.name)
+            });
             let found = match &template {
                 Ok(template) => {
                     template.render(&conversation.messages, &conversation.options).map_err(|e| e.to_string())

@@ -2,11 +2,14 @@
 //! text ends where plain decoding ends it.
 #![allow(clippy::unwrap_used, missing_docs)]
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 
 use specgen::{
-    Engine, FinishReason, Request, SamplingParams, Sequence,
-    draft::{Drafter, NoDraft},
+    Engine, Error, FinishReason, Request, SamplingParams, Sequence,
+    draft::{Draft, DraftRequest, Drafter, NgramDrafter, NoDraft},
     model::{Batch, Model, Output, Rows, Slice, ToyModel},
     sampling::{History, Sampler},
 };
@@ -18,10 +21,12 @@ use specgen_tests::{
 
 const KS: [usize; 4] = [0, 1, 3, 7];
 
+type Target = (&'static str, Arc<dyn Model>, Arc<dyn Model>);
+
 /// Targets with a model that drafts for them.
-fn targets() -> Vec<(&'static str, Arc<dyn Model>, Arc<dyn Model>)> {
+fn targets() -> Vec<Target> {
     let device = tiny::cpu(1);
-    let mut targets: Vec<(_, Arc<dyn Model>, Arc<dyn Model>)> =
+    let mut targets: Vec<Target> =
         vec![("toy", Arc::new(ToyModel::new(12, 1, 6.0)), Arc::new(ToyModel::new(12, 2, 6.0)))];
     for tiny in tiny::all() {
         targets.push((tiny.name, tiny.load(&device), tiny.clone().with_seed(99).load(&device)));
@@ -289,4 +294,127 @@ fn an_unseeded_run_reports_a_seed_that_replays_it() {
     assert_eq!(first, again.tokens);
     let other = run(&engine, &SamplingParams { seed: Some(seed + 1), ..params }, &[1, 2], 30);
     assert_ne!(first, other.tokens);
+}
+
+/// Fails the `at`-th of its passes, once: with an error, or with NaN logits.
+struct FailsOnce {
+    inner: ToyModel,
+    at: usize,
+    nan: bool,
+    passes: AtomicUsize,
+}
+
+impl Model for FailsOnce {
+    fn forward(&self, batch: &mut Batch<'_>, out: &mut Output) -> specgen::Result<()> {
+        let pass = self.passes.fetch_add(1, Ordering::Relaxed);
+        if pass != self.at {
+            return self.inner.forward(batch, out);
+        }
+        if !self.nan {
+            return Err(Error::Unsupported("the device went away".into()));
+        }
+        self.inner.forward(batch, out)?;
+        let rows: usize = (0..batch.slices.len()).map(|slice| out.num_rows(slice)).sum();
+        out.begin(batch, self.inner.info().vocab_size);
+        (0..rows).for_each(|_| out.push_row(&[f32::NAN; 12]));
+        Ok(())
+    }
+
+    fn new_cache(&self) -> specgen::cache::KvCache {
+        self.inner.new_cache()
+    }
+
+    fn info(&self) -> &specgen::model::ModelInfo {
+        self.inner.info()
+    }
+}
+
+/// A round that failed leaves the sequence as it was: the next try goes on with the plain text.
+#[test]
+fn a_failed_round_can_be_tried_again() {
+    let prompt = [5u32, 1, 4];
+    let toy = || ToyModel::new(12, 1, 6.0);
+    let params = SamplingParams { seed: Some(3), temperature: 1.0, ..SamplingParams::default() };
+    let plain = run(
+        &Engine::from_parts(Arc::new(toy()), Arc::new(NgramDrafter::default()), 3, &[]),
+        &params,
+        &prompt,
+        30,
+    );
+    for nan in [false, true] {
+        for at in [0, 1, 2, 7] {
+            // A prompt's pass asks for no logits, so there is nothing to be NaN.
+            if nan && at == 0 {
+                continue;
+            }
+            let target = Arc::new(FailsOnce { inner: toy(), at, nan, passes: AtomicUsize::new(0) });
+            let engine = Engine::from_parts(target, Arc::new(NgramDrafter::default()), 3, &[]);
+            let request =
+                Request { prompt: &prompt, params: &params, max_tokens: 30, stops: &[], ignore_eos: false };
+            let mut sequence = engine.start(&request, &mut None).unwrap();
+            let mut rounds = engine.rounds();
+            let mut failures = Vec::new();
+            while sequence.finish_reason().is_none() {
+                let result = match rounds.prefill(&mut sequence) {
+                    Ok(true) => continue,
+                    Ok(false) => rounds.step(&mut [&mut sequence]),
+                    Err(error) => Err(error),
+                };
+                failures.extend(result.err().map(|error| error.to_string()));
+            }
+            assert_eq!(sequence.output(), plain.tokens, "pass {at}, NaN {nan}");
+            let [failure] = &failures[..] else { panic!("one pass fails, not {failures:?}") };
+            let wanted = if nan { "logits of step" } else { "device went away" };
+            assert!(failure.contains(wanted), "{failure}");
+        }
+    }
+}
+
+/// Drafts for a k.
+type Drafts = fn(usize) -> Vec<Draft>;
+
+/// Breaks a drafter's contract in one way.
+struct Broken(Drafts);
+
+impl Drafter for Broken {
+    fn new_state(&self) -> Box<dyn specgen::draft::DraftState> {
+        Box::new(specgen::draft::NoState)
+    }
+
+    fn draft(&self, requests: &mut [DraftRequest<'_>]) -> specgen::Result<Vec<Draft>> {
+        Ok((self.0)(requests[0].k))
+    }
+}
+
+#[test]
+fn a_drafter_that_breaks_its_contract_is_named() {
+    let target: Arc<dyn Model> = Arc::new(ToyModel::new(12, 1, 6.0));
+    let cases: [(Drafts, &str); 4] = [
+        (|_| Vec::new(), "0 drafts for 1 requests"),
+        (|k| vec![Draft::deterministic(vec![1; k + 1])], "at most 3 were wanted"),
+        (|_| vec![Draft::deterministic(vec![12])], "token 12"),
+        (|_| vec![Draft { tokens: vec![1], ..Draft::default() }], "1 tokens but 0 distributions"),
+    ];
+    for (draft, wanted) in cases {
+        let engine = Engine::from_parts(target.clone(), Arc::new(Broken(draft)), 3, &[]);
+        let mut session = engine.session(SamplingParams::greedy()).unwrap();
+        let error = session.generate(&[1u32, 2][..], 9).unwrap().find_map(|piece| piece.err()).unwrap();
+        assert!(error.to_string().contains(wanted), "{error}");
+    }
+}
+
+#[test]
+fn a_round_refuses_sequences_that_are_not_ready() {
+    let target: Arc<dyn Model> = Arc::new(ToyModel::new(12, 1, 6.0));
+    let engine = Engine::from_parts(target, Arc::new(NoDraft), 0, &[]);
+    let mut rounds = engine.rounds();
+    let mut fresh = sequence(&engine, &[1, 2, 3], &SamplingParams::greedy());
+    let error = rounds.step(&mut [&mut fresh]).unwrap_err().to_string();
+    assert!(error.contains("before its prompt was fed"), "{error}");
+    while rounds.prefill(&mut fresh).unwrap() {}
+    while fresh.finish_reason().is_none() {
+        rounds.step(&mut [&mut fresh]).unwrap();
+    }
+    let error = rounds.step(&mut [&mut fresh]).unwrap_err().to_string();
+    assert!(error.contains("has ended"), "{error}");
 }

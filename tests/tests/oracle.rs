@@ -47,7 +47,12 @@ fn oracle_logits(tiny: &Tiny, tokens: &[u32]) -> Vec<f32> {
         "qwen2" => oracle::qwen2::ModelForCausalLM::new(&config(json), vb).unwrap().forward(&input, 0),
         "qwen3" => oracle::qwen3::ModelForCausalLM::new(&config(json), vb).unwrap().forward(&input, 0),
         "gemma2" => oracle::gemma2::Model::new(false, &config(json), vb).unwrap().forward(&input, 0),
-        "gemma3_text" => oracle::gemma3::Model::new(false, &config(json), vb).unwrap().forward(&input, 0),
+        "gemma3_text" => {
+            // candle's sliding caches refuse the layout of a prompt of several tokens.
+            let mut model = oracle::gemma3::Model::new(false, &config(json), vb).unwrap();
+            let mut step = |i| model.forward(&input.narrow(1, i, 1).unwrap(), i);
+            (0..tokens.len()).map(&mut step).last().unwrap()
+        }
         "phi3" => oracle::phi3::Model::new(&config(json), vb).unwrap().forward(&input, 0),
         "smollm3" => {
             oracle::smol::smollm3::ModelForCausalLM::new(&config(json), vb).unwrap().forward(&input, 0)
@@ -71,7 +76,9 @@ fn prompt(len: usize) -> Vec<u32> {
 
 #[test]
 fn equals_candle_transformers() {
-    for tiny in tiny::all() {
+    // candle multiplies by LongRoPE's factors where the paper and the reference implementation divide, and leaves out
+    // the magnitude: a unit test of the angles stands in.
+    for tiny in tiny::all().into_iter().filter(|tiny| tiny.name != "phi3, longrope") {
         // candle's Mistral and Gemma 2 apply their window elsewhere than the reference implementation does.
         let len = if tiny.config["sliding_window"].as_u64().is_some_and(|w| w < 20) { 5 } else { 20 };
         let tokens = prompt(len);
@@ -129,5 +136,16 @@ fn a_window_hides_exactly_what_is_older() {
         inside[12 - 5] ^= 1;
         assert_eq!(last(&tokens), last(&outside), "a key outside the window of 5 was seen");
         assert_ne!(last(&tokens), last(&inside), "the oldest key inside the window of 5 was not seen");
+    }
+}
+
+/// Gemma 3 from 4B on hides its language model in a wrapper: other names, and a configuration one level down.
+#[test]
+fn a_wrapped_checkpoint_is_the_same_model() {
+    let tiny = Tiny::named("gemma3");
+    let want = logits(tiny.load(&tiny::cpu(1)).as_ref(), &prompt(10));
+    for prefix in ["language_model.", "model.language_model."] {
+        let got = logits(tiny.load_wrapped(prefix, &tiny::cpu(1)).as_ref(), &prompt(10));
+        assert_eq!(got, want, "{prefix}");
     }
 }

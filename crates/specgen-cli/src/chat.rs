@@ -3,7 +3,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result};
 use specgen::{Error, Session, Stats, chat::Message};
 
 use crate::{
@@ -25,13 +25,7 @@ pub(crate) fn run(args: &ChatArgs) -> Result<ExitCode> {
     let params = args.sampling.params()?;
     let loaded = args.model.load(&*progress::reporter(args.text.quiet))?;
     let engine = &loaded.engine;
-    if engine.chat_template().is_none() {
-        bail!(
-            "{} has no chat template, so it cannot chat; give one (--chat-template FILE), \
-             or let it continue a text: specgen generate --raw",
-            engine.name()
-        );
-    }
+    engine.need_chat_template().context("cannot chat")?;
     let mut chat = Chat {
         session: engine.session(params)?.with_stops(&args.text.stop),
         max_tokens: args.text.max_tokens,

@@ -159,7 +159,10 @@ impl Report {
             .map(|t| TensorLine { name: t.name, kind: t.type_name, shape: t.shape, bytes: t.bytes })
             .collect();
         let tensor_types = TensorType::of(&tensors);
-        let template = target.chat_template.as_ref().map(|template| first_line(template.source()));
+        let template = match &target.chat_template {
+            Ok(template) => template.as_ref().map(|template| first_line(template.source())),
+            Err(broken) => Some(format!("unusable: {broken}")),
+        };
         Ok(Self {
             name: target.name.clone(),
             path: target.weights.path().display().to_string(),

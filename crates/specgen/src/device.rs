@@ -105,7 +105,7 @@ impl fmt::Debug for Device {
 
 #[cfg(feature = "cuda")]
 fn open_cuda(index: usize) -> Result<candle_core::Device> {
-    let fail = |e| Error::Unsupported(format!("cuda:{index} cannot be opened: {e}"));
+    let fail = |e| Error::Unsupported(format!("cuda:{index} cannot be opened: {}", Error::from(e)));
     // One real stream for target and draft: candle's default is a stream per thread, which races across threads.
     let device = candle_core::Device::new_cuda_with_stream(index).map_err(fail)?;
     Ok(device)
@@ -120,7 +120,8 @@ fn open_cuda(index: usize) -> Result<candle_core::Device> {
 
 #[cfg(feature = "metal")]
 fn open_metal() -> Result<candle_core::Device> {
-    candle_core::Device::new_metal(0).map_err(|e| Error::Unsupported(format!("metal cannot be opened: {e}")))
+    candle_core::Device::new_metal(0)
+        .map_err(|e| Error::Unsupported(format!("metal cannot be opened: {}", Error::from(e))))
 }
 
 #[cfg(not(feature = "metal"))]

@@ -60,7 +60,7 @@ struct Inner {
     target: Arc<dyn Model>,
     drafter: Arc<dyn Drafter>,
     tokenizer: Option<Tokenizer>,
-    chat_template: Option<ChatTemplate>,
+    chat_template: Result<Option<ChatTemplate>>,
     name: String,
     /// Ids that may be said: the tokenizer's, where the head is padded beyond them.
     vocab_size: usize,
@@ -97,7 +97,7 @@ impl Engine {
             target,
             drafter,
             tokenizer: None,
-            chat_template: None,
+            chat_template: Ok(None),
             end_ids: end_ids.to_vec(),
             num_draft_tokens,
         }))
@@ -128,11 +128,20 @@ impl Engine {
 
     /// The chat template, where the model has one.
     pub fn chat_template(&self) -> Option<&ChatTemplate> {
-        self.0.chat_template.as_ref()
+        self.0.chat_template.as_ref().ok()?.as_ref()
     }
 
     /// The chat template, or the reason why messages cannot be used.
-    pub(crate) fn need_chat_template(&self) -> Result<&ChatTemplate> {
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where the model has none, or one that is broken.
+    pub fn need_chat_template(&self) -> Result<&ChatTemplate> {
+        if let Err(broken) = &self.0.chat_template {
+            return Err(Error::Unsupported(format!(
+                "{}: the chat template is unusable: {broken}",
+                self.name()
+            )));
+        }
         self.chat_template().ok_or_else(|| {
             Error::Unsupported(format!(
                 "{} has no chat template: it is a base model, or its template was lost in conversion; \
@@ -301,7 +310,10 @@ impl EngineBuilder {
         let target = OpenModel::open(&store.resolve(&self.target, progress)?, &self.overrides)?;
         let draft = match &self.draft {
             DraftSource::Model(name) => {
-                let draft = OpenModel::open(&store.resolve(name, progress)?, &Overrides::default())?;
+                // A draft has the target's vocabulary, so what names the pre-tokenizer of one names that of both.
+                let overrides =
+                    Overrides { tokenizer_pre: self.overrides.tokenizer_pre.clone(), ..Default::default() };
+                let draft = OpenModel::open(&store.resolve(name, progress)?, &overrides)?;
                 let shared = check_vocab(&target.tokenizer, &draft.tokenizer)?;
                 Some((draft, shared))
             }
@@ -315,10 +327,13 @@ impl EngineBuilder {
         let context_len = context_of(&target);
         // A draft with a shorter context is fine: where it is full, drafting stops.
         let draft_context = |draft: &OpenModel| context_len.min(draft.config.context_len);
-        let rows = self.num_draft_tokens + 1;
+        let rows = self.num_draft_tokens.saturating_add(1);
         let mut plan = vec![target.memory(context_len, rows)];
         plan.extend(draft.iter().map(|(draft, _)| draft.memory(draft_context(draft), 1)));
-        memory::check(&plan)?;
+        // A GPU's memory is its own, and its driver refuses what does not fit.
+        if matches!(self.device, DeviceSpec::Cpu | DeviceSpec::Reference) {
+            memory::check(&plan)?;
+        }
 
         let device = Device::open(self.device, self.threads)?;
         let load_model = |model: &OpenModel, context_len| {
@@ -328,7 +343,8 @@ impl EngineBuilder {
         let model = load_model(&target, context_len)?;
         let drafter: Arc<dyn Drafter> = match (&self.draft, &draft) {
             (_, Some((draft, shared))) => {
-                Arc::new(ModelDrafter::new(load_model(draft, draft_context(draft))?, *shared))
+                let known_to_both = (*shared).min(model.info().vocab_size);
+                Arc::new(ModelDrafter::new(load_model(draft, draft_context(draft))?, known_to_both))
             }
             (DraftSource::Ngram, _) => Arc::new(NgramDrafter::default()),
             _ => Arc::new(NoDraft),

@@ -82,7 +82,17 @@ pub enum Error {
     },
     /// The tensor library failed.
     #[error(transparent)]
-    Tensor(#[from] candle_core::Error),
+    Tensor(candle_core::Error),
+}
+
+impl From<candle_core::Error> for Error {
+    /// An error is one line: candle's backtrace, taken where `RUST_BACKTRACE` is set, stays out of it.
+    fn from(error: candle_core::Error) -> Self {
+        match error {
+            candle_core::Error::WithBacktrace { inner, .. } => Self::from(*inner),
+            error => Self::Tensor(error),
+        }
+    }
 }
 
 impl Error {

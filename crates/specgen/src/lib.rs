@@ -1,4 +1,25 @@
 //! specgen: exact speculative decoding of large language models.
+//!
+//! An [`Engine`] is loaded once and shared; a [`Session`] is one conversation with it; a [`Generation`] is a text on its
+//! way, an iterator over its pieces. Models are named, found and fetched by [`models::Store`].
+//!
+//! Whoever extends it meets [`model::Model`], [`draft::Drafter`] and [`distribution::Distribution`]. With a model and a
+//! drafter of your own, prompts are token ids:
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use specgen::{Engine, SamplingParams, draft::NgramDrafter, model::ToyModel};
+//!
+//! let target = Arc::new(ToyModel::new(50, 7, 8.0));
+//! let engine = Engine::from_parts(target, Arc::new(NgramDrafter::default()), 4, &[]);
+//! let mut session = engine.session(SamplingParams::greedy())?;
+//! let mut generation = session.generate(&[1, 2, 3][..], 20)?;
+//! let ids: Vec<u32> = generation.by_ref().map(|piece| Ok(piece?.id)).collect::<specgen::Result<_>>()?;
+//! assert_eq!(ids.len(), 20);
+//! assert!(generation.stats().rounds <= 20);
+//! # Ok::<(), specgen::Error>(())
+//! ```
 
 pub mod cache;
 pub mod chat;
@@ -33,3 +54,8 @@ pub use sampling::SamplingParams;
 pub use sequence::{FinishReason, Memory, Piece, Request, Sequence};
 pub use session::{Generation, Prompt, Session};
 pub use stats::Stats;
+
+/// The README's Rust compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

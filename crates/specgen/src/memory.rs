@@ -21,12 +21,15 @@ pub struct ModelMemory {
 impl ModelMemory {
     /// A plan for `context_len` tokens of context and passes of `rows` logits rows, keys and values in f32.
     pub fn new(name: &str, config: &ArchConfig, weights: u64, context_len: usize, rows: usize) -> Self {
-        let per_token = 2 * (config.kv_dim() * config.layers.len() * size_of::<f32>()) as u64;
+        // Sizes come from files: no product may wrap into a small plan.
+        let product = |factors: &[usize]| factors.iter().fold(1u64, |all, &f| all.saturating_mul(f as u64));
+        let kv_bytes =
+            [2, config.num_kv_heads, config.head_dim, config.layers.len(), size_of::<f32>(), context_len];
         Self {
             name: name.to_owned(),
             weights,
-            kv_cache: per_token.saturating_mul(context_len as u64),
-            logits: (rows * config.vocab_size * size_of::<f32>()) as u64,
+            kv_cache: product(&kv_bytes),
+            logits: product(&[rows, config.vocab_size, size_of::<f32>()]),
         }
     }
 
@@ -87,6 +90,32 @@ mod tests {
     fn meminfo_is_in_kibibytes() {
         assert_eq!(parse_meminfo("MemTotal: 9 kB\nMemAvailable:   12 kB\n"), Some(12 * 1024));
         assert_eq!(parse_meminfo("MemTotal: 9 kB\n"), None);
+    }
+
+    #[test]
+    fn sizes_beyond_all_memory_do_not_wrap_into_a_small_plan() {
+        use crate::model::config::{Activation, Architecture, LayerConfig};
+        let huge = 1 << 28;
+        let config = ArchConfig {
+            architecture: Architecture::Llama,
+            vocab_size: huge,
+            hidden_size: huge,
+            intermediate_size: huge,
+            num_heads: huge,
+            num_kv_heads: huge,
+            head_dim: huge,
+            context_len: huge,
+            norm_eps: 1e-5,
+            attn_scale: 1.0,
+            attn_softcap: None,
+            final_softcap: None,
+            embed_scale: None,
+            activation: Activation::Silu,
+            ropes: Vec::new(),
+            layers: vec![LayerConfig { window: None, rope: None }; 100],
+        };
+        let plan = ModelMemory::new("huge", &config, u64::MAX, usize::MAX, usize::MAX);
+        assert_eq!((plan.kv_cache, plan.logits, plan.total()), (u64::MAX, u64::MAX, u64::MAX));
     }
 
     #[test]

@@ -26,8 +26,8 @@ pub struct OpenModel {
     pub config: ArchConfig,
     /// The tokenizer.
     pub tokenizer: Tokenizer,
-    /// The chat template, where there is one.
-    pub chat_template: Option<ChatTemplate>,
+    /// The chat template, where there is one; a broken one is an error only to those who need it.
+    pub chat_template: Result<Option<ChatTemplate>>,
     config_json: Option<PathBuf>,
 }
 
@@ -48,7 +48,7 @@ impl OpenModel {
             );
             return Err(Error::format(weights.path(), message));
         }
-        let chat_template = open_chat_template(&weights, files, overrides, &tokenizer)?;
+        let chat_template = open_chat_template(&weights, files, overrides, &tokenizer);
         let (name, config_json) = (files.name.clone(), files.config.clone());
         Ok(Self { name, weights, config, tokenizer, chat_template, config_json })
     }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Instant};
 
 use crate::{
     draft::{Committed, Draft, DraftRequest, Drafter},
-    error::Result,
+    error::{Error, Result},
     model::{Batch, Model, Output, Rows, Slice},
     sequence::Sequence,
     verify::{Verdict, rejection},
@@ -53,12 +53,15 @@ impl Rounds {
         Ok(unseen.len() > chunk.len())
     }
 
-    /// Runs one round for every sequence and commits 1 to k + 1 tokens to each. None may be finished, and each must
-    /// have been prefilled.
+    /// Runs one round for every sequence and commits 1 to k + 1 tokens to each.
     ///
     /// # Errors
-    /// A failing model, NaN logits, or parameters that ban every token. The sequences stay as they were.
+    /// [`Error::InvalidArgument`] for a sequence that has ended or was not prefilled, and for a drafter that breaks its
+    /// contract; a failing model; NaN logits, or parameters that ban every token. The sequences stay as they were, and
+    /// the round can be tried again.
     pub fn step(&mut self, sequences: &mut [&mut Sequence]) -> Result<()> {
+        sequences.iter().try_for_each(|sequence| sequence.check_ready())?;
+
         // 1. Draft: guess up to k tokens, keeping the q each one was drawn from.
         let start = Instant::now();
         let drafts = self.draft(sequences)?;
@@ -91,6 +94,7 @@ impl Rounds {
                 num_accepted: kept.num_accepted,
             };
             self.drafter.observe(sequence.memory.draft_state.as_mut(), &committed);
+            // A batch shares its passes: each sequence is told the whole time it waited.
             sequence.stats.draft += drafted - start;
             sequence.stats.verify += scored - drafted;
             sequence.stats.other += scored.elapsed();
@@ -115,10 +119,31 @@ impl Rounds {
                 }
             })
             .collect();
-        match requests.iter().all(|request| request.k == 0) {
-            true => Ok(vec![Draft::default(); requests.len()]),
-            false => self.drafter.draft(&mut requests),
+        if requests.iter().all(|request| request.k == 0) {
+            return Ok(vec![Draft::default(); requests.len()]);
         }
+        let wanted: Vec<usize> = requests.iter().map(|request| request.k).collect();
+        let drafts = self.drafter.draft(&mut requests)?;
+        self.check_drafts(&wanted, &drafts)?;
+        Ok(drafts)
+    }
+
+    /// A drafter may be anybody's: what would break the round is refused, naming it.
+    fn check_drafts(&self, wanted: &[usize], drafts: &[Draft]) -> Result<()> {
+        let broken = |what: String| Err(Error::InvalidArgument(format!("the drafter returned {what}")));
+        if drafts.len() != wanted.len() {
+            return broken(format!("{} drafts for {} requests", drafts.len(), wanted.len()));
+        }
+        let vocab_size = self.target.info().vocab_size;
+        for (draft, &k) in drafts.iter().zip(wanted) {
+            if draft.len() > k {
+                return broken(format!("{} tokens where at most {k} were wanted", draft.len()));
+            }
+            if let Some(id) = draft.tokens.iter().find(|&&id| id as usize >= vocab_size) {
+                return broken(format!("token {id}, which the target's {vocab_size} ids do not have"));
+            }
+        }
+        Ok(())
     }
 
     /// Feeds each sequence's pending token and draft; `output` then holds one row per draft token, and one after.

@@ -1,10 +1,11 @@
 //! `Sequence`: one text on its way: its tokens, caches and counters, and the walk that commits a round token by token.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Instant};
 
 use crate::{
     cache::KvCache,
     draft::{Draft, DraftState},
+    error::{Error, Result},
     rng::{Noise, RoundNoise},
     sampling::{History, Sampler, SamplingParams},
     stats::Stats,
@@ -99,6 +100,7 @@ pub struct Sequence {
     pub(crate) stats: Stats,
     pub(crate) limits: Limits,
     round: u32,
+    start: Instant,
     text: Option<TextOutput>,
     pieces: VecDeque<Piece>,
     finish: Option<FinishReason>,
@@ -122,12 +124,30 @@ impl Sequence {
             stats: Stats { prompt_tokens: prompt.len(), ..Stats::default() },
             limits,
             round: 0,
+            start: Instant::now(),
             text,
             pieces: VecDeque::new(),
             finish: None,
         };
         sequence.check_length();
         sequence
+    }
+
+    /// Whether a round can begin: text to continue, and a cache that holds all of it but the pending token.
+    pub(crate) fn check_ready(&self) -> Result<()> {
+        let problem = match self.finish {
+            Some(_) => "a sequence that has ended was given to a round",
+            None if self.memory.cache.tokens() != &self.tokens[..self.tokens.len() - 1] => {
+                "a sequence was given to a round before its prompt was fed"
+            }
+            None => return Ok(()),
+        };
+        Err(Error::InvalidArgument(problem.into()))
+    }
+
+    /// The caches, for a text that continues this one.
+    pub fn into_memory(self) -> Memory {
+        self.memory
     }
 
     /// The seed its randomness comes from: the same seed, prompt and settings give the same text.
@@ -192,7 +212,12 @@ impl Sequence {
         let num_new = self.tokens.len() - before;
         let num_accepted = verdict.num_accepted.min(num_new);
         self.memory.cache.truncate(self.tokens.len() - 1);
-        self.stats.record_round(draft.len(), num_accepted, num_new);
+        // What lies behind the end of a text was never up for acceptance.
+        let num_drafted = if self.finish.is_some() { draft.len().min(num_new) } else { draft.len() };
+        self.stats.record_round(num_drafted, num_accepted, num_new);
+        if self.round == 0 {
+            self.stats.time_to_first_token = self.start.elapsed();
+        }
         self.stats.residual_underflows += usize::from(verdict.residual_underflow);
         self.round += 1;
         Kept { num_new, num_accepted }

@@ -1,8 +1,6 @@
 //! `Session`: one conversation with an engine. Its caches live from text to text, so what a prompt shares with the
 //! text before is not computed again.
 
-use std::time::Instant;
-
 use crate::{
     chat::{Message, RenderOptions},
     engine::Engine,
@@ -21,7 +19,8 @@ pub enum Prompt<'a> {
     Text(&'a str),
     /// Token ids as they are.
     Ids(&'a [u32]),
-    /// A conversation, through the model's chat template.
+    /// A conversation, through the model's chat template. Special tokens in the rendered text are parsed, those a
+    /// message contains included: escape what strangers wrote.
     Messages(&'a [Message]),
 }
 
@@ -104,7 +103,6 @@ impl Session {
         prompt: impl Into<Prompt<'p>>,
         max_tokens: usize,
     ) -> Result<Generation<'_>> {
-        let start = Instant::now();
         let prompt = self.encode(&prompt.into())?;
         let request = Request {
             prompt: &prompt,
@@ -115,7 +113,7 @@ impl Session {
         };
         let sequence = self.engine.start(&request, &mut self.memory)?;
         let rounds = self.engine.rounds();
-        Ok(Generation { home: &mut self.memory, sequence: Some(sequence), rounds, start, failed: false })
+        Ok(Generation { home: &mut self.memory, sequence: Some(sequence), rounds, failed: false })
     }
 
     /// The token ids of a prompt, as [`Session::generate`] would feed them.
@@ -149,7 +147,6 @@ pub struct Generation<'s> {
     /// `Some` until dropped.
     sequence: Option<Sequence>,
     rounds: Rounds,
-    start: Instant,
     failed: bool,
 }
 
@@ -211,9 +208,6 @@ impl Generation<'_> {
                 while self.rounds.prefill(sequence)? {}
             }
             self.rounds.step(&mut [&mut *sequence])?;
-            if sequence.stats.rounds == 1 {
-                sequence.stats.time_to_first_token = self.start.elapsed();
-            }
         }
     }
 }
@@ -234,7 +228,7 @@ impl Iterator for Generation<'_> {
 impl Drop for Generation<'_> {
     /// The caches go back to the session, holding exactly the text that was committed.
     fn drop(&mut self) {
-        *self.home = self.sequence.take().map(|sequence| sequence.memory);
+        *self.home = self.sequence.take().map(Sequence::into_memory);
     }
 }
 

@@ -1,5 +1,5 @@
 //! Fetching models from servers that behave, misbehave and vanish, all on this machine.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 mod hub;
 mod machine;

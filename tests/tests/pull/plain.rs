@@ -213,6 +213,7 @@ fn each_source_is_tried_and_each_reason_told() {
     }
     let asked = |path: &str| server.requests().iter().filter(|request| request.path == path).count();
     assert_eq!((asked("/500"), asked("/404")), (3, 1), "only what may pass is tried again");
+    assert!(names(&place.options.root.join("models")).is_empty(), "an empty part is left");
 
     sources.push(url_source(&server));
     let place = Place::new(&sources.join(", "));
@@ -245,4 +246,13 @@ fn a_passing_trouble_is_waited_out() {
     let place = Place::new(&url_source(&server));
     place.resolve().unwrap();
     place.assert_whole();
+}
+
+#[test]
+fn a_host_nobody_knows_is_not_waited_for() {
+    // The name is reserved: it resolves nowhere (RFC 6761, 6.4).
+    let mut place = Place::new("{ url = \"http://no-such-host.invalid/x.gguf\" }");
+    place.options.retry_pause = Duration::from_secs(3600);
+    let why = place.one_attempt();
+    assert!(why.contains("no-such-host.invalid") && why.contains("network"), "{why}");
 }

@@ -13,11 +13,22 @@ fn cache() -> PathBuf {
 }
 
 /// The vocabularies and chat templates in the source package of llama-cpp-python, or why they cannot be had.
-pub fn llama_cpp_models() -> Result<PathBuf, String> {
+pub(crate) fn llama_cpp_models() -> Result<PathBuf, String> {
     let folder = cache().join("llama-cpp-python-0.3.36");
     once(&folder, |work| {
         let package = "llama-cpp-python==0.3.36";
-        let pip = ["-m", "pip", "download", "-q", "--no-deps", "--no-binary", "llama-cpp-python", package, "-d", "."];
+        let pip = [
+            "-m",
+            "pip",
+            "download",
+            "-q",
+            "--no-deps",
+            "--no-binary",
+            "llama-cpp-python",
+            package,
+            "-d",
+            ".",
+        ];
         run(Path::new("python3"), &pip, work)?;
         let archive = "llama_cpp_python-0.3.36.tar.gz";
         let models = "llama_cpp_python-0.3.36/vendor/llama.cpp/models";
@@ -29,7 +40,7 @@ pub fn llama_cpp_models() -> Result<PathBuf, String> {
 
 /// A Python that has jinja2, or why there is none.
 #[allow(dead_code, reason = "each test binary uses its part")]
-pub fn python_with_jinja2() -> Result<PathBuf, String> {
+pub(crate) fn python_with_jinja2() -> Result<PathBuf, String> {
     let folder = cache().join("jinja2-3.1.6");
     once(&folder, |work| {
         run(Path::new("python3"), &["-m", "pip", "install", "-q", "--target", ".", "jinja2==3.1.6"], work)
@@ -67,7 +78,14 @@ fn run(program: &Path, arguments: &[&str], folder: &Path) -> Result<(), String> 
         return Ok(());
     }
     let errors = String::from_utf8_lossy(&output.stderr);
-    let offline = ["No matching distribution", "onnection", "timed out", "resolution", "Could not fetch", "No module named pip"];
+    let offline = [
+        "No matching distribution",
+        "onnection",
+        "timed out",
+        "resolution",
+        "Could not fetch",
+        "No module named pip",
+    ];
     assert!(
         offline.iter().any(|sign| errors.contains(sign)),
         "{} {} failed: {errors}",

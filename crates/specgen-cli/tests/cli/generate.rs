@@ -40,7 +40,11 @@ fn json_has_every_field_in_its_type() {
     assert_eq!(answer["finish_reason"], "length");
     assert_eq!(answer["seed"], u64::MAX);
     assert_eq!(answer["draft"], "ngram");
-    let ids = |name: &str| answer[name].as_array().unwrap().iter().map(|id| id.as_u64().unwrap()).count();
+    let ids = |name: &str| {
+        let ids = answer[name].as_array().unwrap();
+        assert!(ids.iter().all(Value::is_u64), "{name}");
+        ids.len()
+    };
     assert_eq!(ids("token_ids"), 8);
 
     let stats = &answer["stats"];

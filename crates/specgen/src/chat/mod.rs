@@ -271,7 +271,10 @@ fn without_generation_marks(source: &str) -> String {
     while let Some(at) = rest.find("{%") {
         let (before, tag) = rest.split_at(at);
         out.push_str(before);
-        let Some(end) = tag.find("%}") else { break };
+        let Some(end) = tag[2..].find("%}").map(|end| end + 2) else {
+            rest = tag;
+            break;
+        };
         let body = &tag[2..end];
         let word = body.trim_start_matches(['-', '+']).trim_end_matches('-').trim();
         match word {

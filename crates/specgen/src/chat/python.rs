@@ -22,13 +22,20 @@ pub(super) fn string(value: &Value) -> String {
         Some(text) => text.to_owned(),
         None => {
             let mut out = String::new();
-            repr(value, &mut out);
+            repr(value, MAX_DEPTH, &mut out);
             out
         }
     }
 }
 
-fn repr(value: &Value, out: &mut String) {
+/// Lists within lists that are written out; a template can nest them without end.
+const MAX_DEPTH: usize = 64;
+
+fn repr(value: &Value, depth: usize, out: &mut String) {
+    let Some(depth) = depth.checked_sub(1) else {
+        out.push_str("...");
+        return;
+    };
     match value.kind() {
         ValueKind::Undefined => {}
         ValueKind::None => out.push_str("None"),
@@ -40,7 +47,7 @@ fn repr(value: &Value, out: &mut String) {
             let mut separator = "";
             for item in value.try_iter().into_iter().flatten() {
                 out.push_str(separator);
-                repr(&item, out);
+                repr(&item, depth, out);
                 separator = ", ";
             }
             out.push(']');
@@ -50,9 +57,9 @@ fn repr(value: &Value, out: &mut String) {
             let mut separator = "";
             for key in value.try_iter().into_iter().flatten() {
                 out.push_str(separator);
-                repr(&key, out);
+                repr(&key, depth, out);
                 out.push_str(": ");
-                repr(&value.get_item(&key).unwrap_or_default(), out);
+                repr(&value.get_item(&key).unwrap_or_default(), depth, out);
                 separator = ", ";
             }
             out.push('}');

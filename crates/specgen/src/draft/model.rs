@@ -13,6 +13,9 @@ use crate::{
 /// Rows of a draft prompt fed in one pass.
 const PREFILL_CHUNK: usize = 512;
 
+/// Tokens the first step of a draft may feed at once: a fully accepted draft leaves two.
+const CATCH_UP: usize = 2;
+
 /// Drafts with a model.
 pub struct ModelDrafter {
     model: Arc<dyn Model>,
@@ -33,13 +36,14 @@ impl ModelDrafter {
         Sampler::new(&params, self.vocab_size)
     }
 
-    /// Feeds all but the last of each sequence's tokens that its cache lacks: after a prompt many, after a fully
-    /// accepted draft one (the last guess was never fed), after a rejection none.
+    /// Feeds what the cache lacks but for the last few tokens, which the first step of drafting feeds: after a rejection
+    /// it lacks one token, after a fully accepted draft two (the last guess was never fed), after a prompt many.
     fn prefill(&self, request: &mut DraftRequest<'_>, out: &mut Output) -> Result<()> {
         let tokens = request.tokens;
         let cache = &mut request.state_mut::<State>().cache;
         let cached = cache.retain_prefix(tokens);
-        for chunk in tokens[cached..tokens.len() - 1].chunks(PREFILL_CHUNK) {
+        let early = tokens.len().saturating_sub(CATCH_UP).max(cached);
+        for chunk in tokens[cached..early].chunks(PREFILL_CHUNK) {
             let slice = Slice { cache: &mut *cache, tokens: chunk, rows: Rows::None, tree: None };
             self.model.forward(&mut Batch { slices: vec![slice], taps: &[] }, out)?;
         }
@@ -105,11 +109,11 @@ impl ModelDrafter {
                     continue;
                 }
                 let text = request.tokens;
+                let cache = &mut request.state_mut::<State>().cache;
                 let tokens = match step {
-                    0 => &text[text.len() - 1..],
+                    0 => &text[cache.len()..],
                     _ => &draft.tokens[step - 1..],
                 };
-                let cache = &mut request.state_mut::<State>().cache;
                 slices.push(Slice { cache, tokens, rows: Rows::Last(1), tree: None });
                 feeding.push(i);
             }

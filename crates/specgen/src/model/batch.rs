@@ -116,8 +116,8 @@ impl Output {
         Self::default()
     }
 
-    /// Lays out the rows `batch` asks for; the model then fills `logits`.
-    pub(crate) fn prepare(&mut self, batch: &Batch<'_>, vocab_size: usize) {
+    /// Begins the output of a pass over `batch`; the model then pushes the rows asked for, in slice order.
+    pub fn begin(&mut self, batch: &Batch<'_>, vocab_size: usize) {
         self.vocab_size = vocab_size;
         self.starts.clear();
         let mut start = 0;
@@ -128,6 +128,12 @@ impl Output {
         self.starts.push(start);
         self.logits.clear();
         self.taps.clear();
+    }
+
+    /// Adds the next logits row: `[vocab_size]`.
+    pub fn push_row(&mut self, logits: &[f32]) {
+        assert_eq!(logits.len(), self.vocab_size, "a row has as many logits as `begin` was told");
+        self.logits.extend_from_slice(logits);
     }
 
     /// Number of logits rows of a slice.

@@ -75,8 +75,7 @@ struct Loader<'a, B> {
 
 impl<'a, B: Backend> Loader<'a, B> {
     fn new(weights: &'a Weights, config: ArchConfig, backend: B) -> Self {
-        let names =
-            Names { gguf: weights.metadata().is_some(), post_norms: config.architecture.has_post_norms() };
+        let names = Names::new(weights, &config);
         Self { weights, config, backend, names }
     }
 
@@ -234,23 +233,40 @@ enum Role {
 struct Names {
     gguf: bool,
     post_norms: bool,
+    /// What stands before `layers.` in a safetensors checkpoint: more where a multimodal wrapper is around the model.
+    prefix: &'static str,
 }
 
 impl Names {
+    fn new(weights: &Weights, config: &ArchConfig) -> Self {
+        let holds = |prefix: &&str| weights.contains(&format!("{prefix}embed_tokens.weight"));
+        let prefixes = ["model.", "language_model.model.", "model.language_model."];
+        Self {
+            gguf: weights.metadata().is_some(),
+            post_norms: config.architecture.has_post_norms(),
+            prefix: prefixes.into_iter().find(holds).unwrap_or("model."),
+        }
+    }
+
     fn pick(&self, gguf: &str, hf: &str) -> String {
-        if self.gguf { gguf } else { hf }.to_owned()
+        if self.gguf { gguf.to_owned() } else { format!("{}{hf}", self.prefix) }
     }
 
     fn embed_tokens(&self) -> String {
-        self.pick("token_embd.weight", "model.embed_tokens.weight")
+        self.pick("token_embd.weight", "embed_tokens.weight")
     }
 
     fn norm(&self) -> String {
-        self.pick("output_norm.weight", "model.norm.weight")
+        self.pick("output_norm.weight", "norm.weight")
     }
 
     fn lm_head(&self) -> String {
-        self.pick("output.weight", "lm_head.weight")
+        match self.prefix {
+            _ if self.gguf => "output.weight",
+            "language_model.model." => "language_model.lm_head.weight",
+            _ => "lm_head.weight",
+        }
+        .to_owned()
     }
 
     fn layer(&self, i: usize, role: Role) -> String {
@@ -275,7 +291,7 @@ impl Names {
         };
         match self.gguf {
             true => format!("blk.{i}.{gguf}.weight"),
-            false => format!("model.layers.{i}.{hf}.weight"),
+            false => format!("{}layers.{i}.{hf}.weight", self.prefix),
         }
     }
 }

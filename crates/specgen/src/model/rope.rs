@@ -84,6 +84,17 @@ mod tests {
     }
 
     #[test]
+    fn factors_divide_frequencies_and_magnitude_multiplies_both_angles() {
+        let factors = vec![1.0, 2.0, 4.0, 8.0];
+        let scaled = rope(RopeScaling::Factors { factors, magnitude: 1.5 }).angles(&[8]);
+        for (i, slower) in [8, 4, 2, 1].into_iter().enumerate() {
+            let plain = rope(RopeScaling::None).angles(&[slower]);
+            assert!((scaled.cos[i] - 1.5 * plain.cos[i]).abs() < 1e-6, "pair {i}");
+            assert!((scaled.sin[i] - 1.5 * plain.sin[i]).abs() < 1e-6, "pair {i}");
+        }
+    }
+
+    #[test]
     fn llama3_keeps_short_waves_and_stretches_long_ones() {
         let scaling = RopeScaling::Llama3 {
             factor: 8.0,

@@ -62,7 +62,7 @@ fn mix(mut z: u64) -> u64 {
 
 impl Model for ToyModel {
     fn forward(&self, batch: &mut Batch<'_>, out: &mut Output) -> Result<()> {
-        out.prepare(batch, self.info.vocab_size);
+        out.begin(batch, self.info.vocab_size);
         for slice in &batch.slices {
             super::decoder::check_slice(slice, &self.info)?;
             if slice.tree.is_some() {
@@ -77,7 +77,7 @@ impl Model for ToyModel {
                 rows => rows.count(slice.tokens.len()),
             };
             for end in len - wanted + 1..=len {
-                out.logits.extend(self.logits_after(&slice.cache.tokens()[..end]));
+                out.push_row(&self.logits_after(&slice.cache.tokens()[..end]));
             }
         }
         Ok(())

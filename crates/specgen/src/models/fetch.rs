@@ -105,7 +105,13 @@ fn from_source(
         }
     };
     progress.finish();
-    let announced = fetched?;
+    let announced = match fetched {
+        Ok(announced) => announced,
+        Err(failure) => {
+            part.close()?;
+            return Err(failure);
+        }
+    };
     // The manifest's checksum counts before what the server says about itself.
     let wanted = item.sha256.as_deref().or(announced.as_deref());
     let found = part.sha256();

@@ -36,6 +36,9 @@ pub(super) struct Client {
 enum Trouble {
     /// Trying again may help.
     Passing { why: String, pause: Option<Duration> },
+    /// The host cannot be reached at all: worth waiting for in the middle of a file, where the network has
+    /// worked a moment ago, but not before its first byte, where it is likely to be off.
+    Unreachable(String),
     /// Trying again will not.
     Lasting(Failure),
 }
@@ -262,11 +265,14 @@ impl Client {
         mut attempt: impl FnMut() -> Result<T, Trouble>,
     ) -> Result<T, Failure> {
         let mut failures = 0;
-        let mut reached = len();
+        let start = len();
+        let mut reached = start;
         loop {
             let (why, asked) = match attempt() {
                 Ok(value) => return Ok(value),
                 Err(Trouble::Lasting(failure)) => return Err(failure),
+                Err(Trouble::Unreachable(why)) if len() == start => return Err(Failure::Source(why)),
+                Err(Trouble::Unreachable(why)) => (why, None),
                 Err(Trouble::Passing { why, pause }) => (why, pause),
             };
             if len() > reached {
@@ -319,7 +325,10 @@ fn trouble(error: &ureq::Error, uri: &Uri) -> Trouble {
     let host = uri.authority().map_or("", |authority| authority.as_str());
     let host = host.rsplit('@').next().unwrap_or(host);
     match error {
-        ureq::Error::HostNotFound => Trouble::lasting(format!("{host}: no such host, or no network")),
+        ureq::Error::HostNotFound => Trouble::Unreachable(format!("{host}: no such host, or no network")),
+        ureq::Error::Io(e) if is_unreachable(e) => {
+            Trouble::Unreachable(format!("{host} cannot be reached, is the network on? ({e})"))
+        }
         ureq::Error::Io(e) => Trouble::passing(format!("{host}: {}", reason(e))),
         ureq::Error::Timeout(_) => Trouble::passing(format!("{host}: no answer in time")),
         ureq::Error::ConnectionFailed | ureq::Error::Protocol(_) => {
@@ -327,6 +336,14 @@ fn trouble(error: &ureq::Error, uri: &Uri) -> Trouble {
         }
         other => Trouble::lasting(format!("{host}: {other}")),
     }
+}
+
+/// Whether there is no way to the host, or no telling where it is.
+fn is_unreachable(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{HostUnreachable, NetworkDown, NetworkUnreachable};
+    // A failed look-up has no kind of its own; the standard library words it like this on every system.
+    matches!(error.kind(), HostUnreachable | NetworkDown | NetworkUnreachable)
+        || error.to_string().contains("failed to lookup address")
 }
 
 /// An error of reading, without the layers around it.

@@ -116,6 +116,13 @@ impl Part {
         Ok(())
     }
 
+    /// Leaves the bytes for a later run, or nothing where there are none.
+    pub(super) fn close(self) -> Result<()> {
+        // By the file's own length: it may hold what another source left.
+        let len = self.file.metadata().map_err(|e| Error::io(&self.path, e))?.len();
+        if len == 0 { self.discard() } else { Ok(()) }
+    }
+
     /// Deletes bytes that proved wrong.
     pub(super) fn discard(self) -> Result<()> {
         drop(self.file);

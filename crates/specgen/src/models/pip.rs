@@ -103,9 +103,12 @@ fn run_pip(
             "--no-cache-dir",
             "--no-input",
             "--disable-pip-version-check",
+            // Only wheels carry files; building a source package would run its code before anything is checked.
+            "--only-binary=:all:",
             "-d",
         ])
         .arg(&folder.downloads)
+        .arg("--")
         .arg(package)
         // pip unpacks into the temporary folder first: here its growth can be seen, and `/tmp` may be small.
         .env("TMPDIR", &folder.temporary)

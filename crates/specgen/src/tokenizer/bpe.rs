@@ -140,15 +140,14 @@ impl Bpe {
     }
 }
 
+/// Two tokens that merge, to the merge's rank and the token it makes.
+type Merges = HashMap<(u32, u32), (u32, u32)>;
+
 /// Reads `tokenizer.ggml.merges`: `left right`, most important first.
 ///
 /// # Errors
 /// The first merge that is not two tokens that make a third, in words.
-pub(super) fn read_merges(
-    merges: &[Vec<u8>],
-    vocab: &Vocab,
-    by_text: &ByBytes,
-) -> Result<HashMap<(u32, u32), (u32, u32)>, String> {
+pub(super) fn read_merges(merges: &[Vec<u8>], vocab: &Vocab, by_text: &ByBytes) -> Result<Merges, String> {
     let mut table = HashMap::with_capacity(merges.len());
     for (rank, merge) in merges.iter().enumerate() {
         let bad = |why: &str| {

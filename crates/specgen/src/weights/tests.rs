@@ -1,5 +1,5 @@
 //! Opening models: files, shards, folders, safetensors and its index, and what broken ones say.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 use std::fs;
 use std::time::Instant;

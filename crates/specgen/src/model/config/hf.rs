@@ -48,8 +48,10 @@ struct HfConfig {
 
 #[derive(Clone, Deserialize)]
 struct HfRopeScaling {
-    #[serde(alias = "type")]
     rope_type: Option<String>,
+    /// The older name of `rope_type`; some files carry both.
+    #[serde(rename = "type")]
+    kind: Option<String>,
     factor: Option<f64>,
     low_freq_factor: Option<f64>,
     high_freq_factor: Option<f64>,
@@ -199,7 +201,7 @@ impl Reader<'_> {
     ) -> Result<RopeScaling> {
         let Some(entry) = entry else { return Ok(RopeScaling::None) };
         let original = entry.original_max_position_embeddings.or(self.hf.original_max_position_embeddings);
-        match entry.rope_type.as_deref() {
+        match entry.rope_type.as_deref().or(entry.kind.as_deref()) {
             None | Some("default" | "none") => Ok(RopeScaling::None),
             Some("linear") => {
                 Ok(RopeScaling::Linear { factor: self.need("rope_scaling.factor", entry.factor)? })
