@@ -118,7 +118,7 @@ fn conversations() -> Vec<Conversation> {
 fn templates_render_as_in_python() {
     let (folder, jinja2) = match (reference::llama_cpp_models(), reference::python_with_jinja2()) {
         (Ok(folder), Ok(jinja2)) => (folder.join("templates"), jinja2),
-        (Err(reason), _) | (_, Err(reason)) => return eprintln!("skipped: {reason}"),
+        (Err(reason), _) | (_, Err(reason)) => return specgen_tests::real::skipped(&reason),
     };
     let mut templates: Vec<(String, String)> = std::fs::read_dir(&folder)
         .unwrap()

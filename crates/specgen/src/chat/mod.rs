@@ -324,7 +324,7 @@ mod tests {
     fn a_template_renders_as_in_python() {
         let source = "{{ bos_token }}\n{%- for m in messages %}\n    {% generation %}\n[{{ m.role|upper }}]{{ m['content'].strip() }}\n    {%- endgeneration %}\n{% endfor %}\n{{ none }} {{ true }} {{ [1, 'it\\'s', 2.0] }} {{ {'a': 'b'} }} {{ missing }}|";
         let text = render(source, &[Message::new("user", " hi "), Message::new("assistant", "yo")]).unwrap();
-        assert_eq!(text, "<s>[USER]hi[ASSISTANT]yo\nNone True [1, \"it's\", 2.0] {'a': 'b'} |");
+        assert_eq!(text, "<s>[USER]hi[ASSISTANT]yoNone True [1, \"it's\", 2.0] {'a': 'b'} |");
     }
 
     #[test]
@@ -332,7 +332,9 @@ mod tests {
         let refusal = render("{{ raise_exception('roles must alternate') }}", &[]).unwrap_err();
         assert_eq!(refusal.to_string(), "the chat template refuses these messages: roles must alternate");
         assert!(matches!(refusal, Error::InvalidArgument(_)));
-        for broken in ["{% if %}", "{{ messages.nothing.more }}", "{{ x(1) }}", "{% frobnicate %}"] {
+        for broken in
+            ["{% if %}", "{%}", "{%", "{{ messages.nothing.more }}", "{{ x(1) }}", "{% frobnicate %}"]
+        {
             let error = render(broken, &[]).unwrap_err();
             assert!(matches!(error, Error::Unsupported(_)), "{error}");
             assert!(error.to_string().contains("line 1"), "{error}");
