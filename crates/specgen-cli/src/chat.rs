@@ -9,7 +9,7 @@ use specgen::{Error, Session, Stats, chat::Message};
 use crate::{
     args::ChatArgs,
     input::{Input, Line},
-    output::{ClosedOutput, closing_line, counted, note, stream},
+    output::{ClosedOutput, chain, closing_line, counted, note, stream},
     progress,
 };
 
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &ChatArgs) -> Result<ExitCode> {
             Err(error) if error.is::<ClosedOutput>() => return Err(error),
             // One turn failed; the conversation before it stands.
             Err(error) => {
-                note(format_args!("specgen: error: {error:#}"));
+                note(format_args!("specgen: error: {}", chain(&error)));
                 failed = true;
             }
         }

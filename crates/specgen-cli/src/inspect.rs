@@ -1,6 +1,8 @@
 //! `specgen inspect`: what a model is and the memory it needs, from the headers of its files.
 
-use std::{fmt::Write, process::ExitCode};
+mod text;
+
+use std::process::ExitCode;
 
 use anyhow::Result;
 use serde::Serialize;
@@ -13,7 +15,7 @@ use specgen::{
 
 use crate::{
     args::InspectArgs,
-    output::{bytes, print, print_json},
+    output::{print, print_json},
     progress,
 };
 
@@ -174,68 +176,6 @@ impl Report {
             tensors: args.tensors.then_some(tensors),
         })
     }
-
-    fn text(&self) -> Result<String, std::fmt::Error> {
-        let mut out = String::new();
-        let a = &self.architecture;
-        writeln!(out, "{}", self.name)?;
-        writeln!(out, "  file          {}", self.path)?;
-        writeln!(
-            out,
-            "  architecture  {}: {} layers of {}, feed-forward {}, {} heads of {} over {} key/value heads",
-            a.name, a.num_layers, a.hidden_size, a.intermediate_size, a.num_heads, a.head_dim, a.num_kv_heads
-        )?;
-        for rope in &a.rope {
-            writeln!(
-                out,
-                "  rope          base {}, {} elements, scaling {}",
-                rope.theta, rope.dim, rope.scaling
-            )?;
-        }
-        if let Some(window) = &a.sliding_window {
-            writeln!(
-                out,
-                "  window        {} tokens in {} of {} layers",
-                window.tokens, window.num_layers, a.num_layers
-            )?;
-        }
-        for (what, cap) in [("attention", a.attn_softcap), ("logits", a.final_softcap)] {
-            if let Some(cap) = cap {
-                writeln!(out, "  soft cap      {cap} on {what}")?;
-            }
-        }
-        writeln!(
-            out,
-            "  context       {} tokens trained, {} planned",
-            a.context_len, self.memory.context_len
-        )?;
-        writeln!(out, "  parameters    {} in {}", millions(self.parameters), bytes(self.weight_bytes))?;
-        for t in &self.tensor_types {
-            let (count, size) = (millions(t.parameters), bytes(t.bytes));
-            writeln!(out, "    {:<10}  {:>4} tensors  {count:>8}  {size:>9}", t.name, t.num_tensors)?;
-        }
-
-        let t = &self.tokenizer;
-        writeln!(out, "  tokenizer     {}, {} ids for {} logits", t.description, t.vocab_size, a.vocab_size)?;
-        let bos = if t.adds_bos { "before every text" } else { "not added" };
-        writeln!(out, "  begin         {} ({bos})", named(t.bos.as_ref()))?;
-        writeln!(out, "  end           {}", named(&t.ends))?;
-        let template = self.chat_template.as_deref().unwrap_or("none: a base model, use --raw");
-        writeln!(out, "  chat template {template}")?;
-
-        out += &self.memory.text()?;
-        for tensor in self.tensors.iter().flatten() {
-            writeln!(
-                out,
-                "{:<40}  {:<5}  {:?}  {}",
-                tensor.name,
-                tensor.kind,
-                tensor.shape,
-                bytes(tensor.bytes)
-            )?;
-        }
-        Ok(out)
-    }
 }
 
 impl Architecture {
@@ -324,39 +264,6 @@ impl MemoryPlan {
         let total = target_memory.total.saturating_add(draft.as_ref().map_or(0, |draft| draft.memory.total));
         Ok(Self { context_len, target: target_memory, draft, total, available: memory::available() })
     }
-
-    fn text(&self) -> Result<String, std::fmt::Error> {
-        let mut out = String::new();
-        let mut line = |who: &str, m: &Memory| {
-            writeln!(
-                out,
-                "  {who:<12}  {} weights + {} keys and values ({} a token) + {} logits = {}",
-                bytes(m.weights),
-                bytes(m.kv_cache),
-                bytes(m.kv_cache_per_token),
-                bytes(m.logits),
-                bytes(m.total)
-            )
-        };
-        line("memory", &self.target)?;
-        if let Some(draft) = &self.draft {
-            line("  draft", &draft.memory)?;
-            writeln!(
-                out,
-                "                {} shares {} ids with the target",
-                draft.name, draft.shared_vocab_size
-            )?;
-        }
-        let room = match self.available {
-            Some(available) if available < self.total => {
-                format!("too much for the {} available", bytes(available))
-            }
-            Some(available) => format!("fits into the {} available", bytes(available)),
-            None => "the system does not tell what is available".into(),
-        };
-        writeln!(out, "  total         {}, {room}", bytes(self.total))?;
-        Ok(out)
-    }
 }
 
 impl Memory {
@@ -377,20 +284,6 @@ fn first_line(template: &str) -> String {
     let line = template.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
     let cut: String = line.chars().take(MAX).collect();
     if cut.len() < line.len() { cut + "..." } else { cut }
-}
-
-fn named<'a>(tokens: impl IntoIterator<Item = &'a Token>) -> String {
-    let all: Vec<String> = tokens.into_iter().map(|token| format!("{} {}", token.id, token.text)).collect();
-    if all.is_empty() { "none".into() } else { all.join(", ") }
-}
-
-/// A number of parameters, for people.
-fn millions(count: u64) -> String {
-    match count as f64 {
-        n if n >= 1e9 => format!("{:.2} B", n / 1e9),
-        n if n >= 1e6 => format!("{:.1} M", n / 1e6),
-        _ => format!("{count}"),
-    }
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use args::{Cli, Command, UsageError};
 use clap::Parser;
-use output::{ClosedOutput, note};
+use output::{ClosedOutput, chain, note};
 
 /// The program's table of contents.
 fn run(cli: &Cli) -> Result<ExitCode> {
@@ -39,7 +39,7 @@ fn main() -> ExitCode {
         // Whoever read our output has had enough, as `head` has.
         Err(error) if error.is::<ClosedOutput>() => ExitCode::SUCCESS,
         Err(error) => {
-            note(format_args!("specgen: error: {error:#}"));
+            note(format_args!("specgen: error: {}", chain(&error)));
             ExitCode::from(if error.is::<UsageError>() { 2 } else { 1 })
         }
     }

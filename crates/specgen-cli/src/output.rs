@@ -50,6 +50,17 @@ pub(crate) fn note(line: Arguments<'_>) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
+/// An error and its causes in one line. The library's errors already tell theirs, which are not said again.
+pub(crate) fn chain(error: &anyhow::Error) -> String {
+    let mut line = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !line.ends_with(&cause) {
+            line = line + ": " + &cause;
+        }
+    }
+    line
+}
+
 /// What came of a generation.
 pub(crate) struct Answer {
     pub(crate) text: String,
@@ -237,6 +248,14 @@ mod tests {
             closing_line(&plain, None, "length"),
             @"1 token in 0.00 s · 0.0 tok/s · 1 round · 1.00 tokens/round · first token 0.00 s · length"
         );
+    }
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let io = || io::Error::other("the disk is full");
+        let library = specgen::Error::io("model.gguf", io());
+        assert_eq!(chain(&library.into()), "model.gguf: the disk is full");
+        assert_eq!(chain(&anyhow::Error::new(io()).context("stdout")), "stdout: the disk is full");
     }
 
     #[test]

@@ -6,9 +6,9 @@ use crate::{real_model, run, specgen};
 
 const PROMPT: &str = "Count from one to twenty in words.";
 
-/// Greedy text of 48 tokens.
+/// Greedy text of 24 tokens.
 fn greedy(model: &str, words: &[&str]) -> Value {
-    run(specgen(&["generate", "-m", model, "--greedy", "--json", "-n", "48", PROMPT]).args(words)).json()
+    run(specgen(&["generate", "-m", model, "--greedy", "--json", "-n", "24", PROMPT]).args(words)).json()
 }
 
 #[test]

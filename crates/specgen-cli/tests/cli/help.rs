@@ -6,7 +6,7 @@ use crate::{run, specgen};
 fn without_a_subcommand_there_is_help_and_exit_code_2() {
     let found = run(&mut specgen(&[]));
     assert_eq!((found.code, found.stdout.as_str()), (Some(2), ""));
-    assert_eq!(found.stderr, run(&mut specgen(&["--help"])).ok());
+    assert_eq!(found.stderr, run(&mut specgen(&["-h"])).ok());
 }
 
 #[test]

@@ -65,7 +65,7 @@ impl Run {
     }
 }
 
-/// The file of the default model, fetched if need be; where no source has it, the test ends with this reason.
+/// The file of the default model, fetched if need be; where no source has it, the reason is printed.
 fn real_model() -> Option<&'static str> {
     static PATH: std::sync::LazyLock<Result<PathBuf, String>> = std::sync::LazyLock::new(|| {
         let store = StoreOptions::from_env().map(Store::new).map_err(|error| error.to_string())?;
