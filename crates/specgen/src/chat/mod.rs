@@ -321,7 +321,7 @@ mod tests {
     fn a_template_renders_as_in_python() {
         let source = "{{ bos_token }}\n{%- for m in messages %}\n    {% generation %}\n[{{ m.role|upper }}]{{ m['content'].strip() }}\n    {%- endgeneration %}\n{% endfor %}\n{{ none }} {{ true }} {{ [1, 'it\\'s', 2.0] }} {{ {'a': 'b'} }} {{ missing }}|";
         let text = render(source, &[Message::new("user", " hi "), Message::new("assistant", "yo")]).unwrap();
-        assert_eq!(text, "<s>[USER]hi[ASSISTANT]yo\nNone True [1, \"it's\", 2.0] {'a': 'b'} |");
+        assert_eq!(text, "<s>[USER]hi[ASSISTANT]yoNone True [1, \"it's\", 2.0] {'a': 'b'} |");
     }
 
     #[test]
