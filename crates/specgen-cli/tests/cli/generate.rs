@@ -8,7 +8,8 @@ const PROMPT: &str = "Count from one to twenty in words.";
 
 /// Greedy text of 24 tokens.
 fn greedy(model: &str, words: &[&str]) -> Value {
-    run(specgen(&["generate", "-m", model, "--greedy", "--json", "-n", "24", PROMPT]).args(words)).json()
+    let len: &[&str] = if words.contains(&"-n") { &[] } else { &["-n", "24"] };
+    run(specgen(&["generate", "-m", model, "--greedy", "--json", PROMPT]).args(len).args(words)).json()
 }
 
 #[test]
@@ -20,7 +21,7 @@ fn text_on_stdout_and_the_closing_line_on_stderr() {
     assert!(line.contains("tokens/round · ") && line.contains(" · first token "), "{line}");
     assert!(!line.contains("seed"), "a seed plays no part in greedy text: {line}");
     let text = found.ok();
-    assert!(text.to_lowercase().contains("sky") && text.ends_with('\n'), "{text}");
+    assert!(text.trim().split(' ').count() > 5 && text.ends_with('\n'), "{text}");
     let quiet =
         run(&mut specgen(&["generate", "-m", model, "--greedy", "-n", "24", "-q", "Why is the sky blue?"]));
     assert_eq!((quiet.stderr.as_str(), quiet.stdout), ("", text));

@@ -181,7 +181,16 @@ impl ChatTemplate {
             Some(template) => template,
             None => self.environment.get_template(DEFAULT).map_err(|e| failure(&e))?,
         };
-        template.render(python::template_value(&Value::Object(context))).map_err(|e| failure(&e))
+        let context = python::template_value(&Value::Object(context));
+        // The template engine panics on some templates (`[][::-1]`), and a template comes with a file from anywhere.
+        let rendered = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| template.render(context)));
+        match rendered {
+            Ok(text) => text.map_err(|e| failure(&e)),
+            Err(_) => Err(Error::Unsupported(
+                "the chat template does what the template engine cannot run; give another one, or the prompt as text"
+                    .into(),
+            )),
+        }
     }
 
     /// The template's text.
@@ -325,6 +334,12 @@ mod tests {
         let source = "{{ bos_token }}\n{%- for m in messages %}\n    {% generation %}\n[{{ m.role|upper }}]{{ m['content'].strip() }}\n    {%- endgeneration %}\n{% endfor %}\n{{ none }} {{ true }} {{ [1, 'it\\'s', 2.0] }} {{ {'a': 'b'} }} {{ missing }}|";
         let text = render(source, &[Message::new("user", " hi "), Message::new("assistant", "yo")]).unwrap();
         assert_eq!(text, "<s>[USER]hi[ASSISTANT]yoNone True [1, \"it's\", 2.0] {'a': 'b'} |");
+    }
+
+    #[test]
+    fn a_template_that_panics_the_engine_is_an_error() {
+        let error = render("{% for x in [][::-1] %}{{ x }}{% endfor %}", &[]).unwrap_err().to_string();
+        assert!(error.contains("cannot run"), "{error}");
     }
 
     #[test]
