@@ -69,7 +69,6 @@ fn conversations() -> Vec<Conversation> {
         one("ended", vec![system(), user("1+1?"), assistant("2")], options(false, None, none())),
         one("odd text", vec![system(), user(odd), assistant(odd), user(odd)], options(true, None, none())),
         one("empty", vec![system(), user("")], options(true, None, none())),
-        one("no messages", vec![], options(true, None, none())),
         one("wrong order", vec![assistant("2"), assistant("3"), system()], options(true, None, none())),
         one("unknown role", vec![user("a"), Message::new("critic", "b")], options(true, None, none())),
         one("tools", vec![user("Weather?")], options(true, Some(&tools), none())),
