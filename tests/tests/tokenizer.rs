@@ -123,7 +123,8 @@ fn vocabularies_of_llama_cpp() {
             continue;
         };
         let mut texts: Vec<&str> = texts.split("\n__ggml_vocab_test__\n").collect();
-        assert_eq!(texts.pop(), Some(""), "{name}: the separator ends every text");
+        // The separator ends every text, in most files the last one too.
+        texts.pop_if(|last| last.is_empty());
         let ids: Vec<Vec<u32>> =
             ids.lines().map(|line| line.split_whitespace().map(|id| id.parse().unwrap()).collect()).collect();
         assert_eq!(texts.len(), ids.len(), "{name}");
