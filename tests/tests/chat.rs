@@ -10,7 +10,14 @@ use serde_json::{Map, Value, json};
 use specgen::chat::{ChatTemplate, Message, RenderOptions};
 
 /// Where we refuse and Python renders, or the reverse: template, conversation (`*` for all), why.
-const EXCEPTIONS: &[(&str, &str, &str)] = &[];
+const EXCEPTIONS: &[(&str, &str, &str)] = &[
+    ("CohereForAI-c4ai-command-r-plus-tool_use", "*", NO_TOOLS),
+    ("NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use", "*", NO_TOOLS),
+    ("NousResearch-Hermes-3-Llama-3.1-8B-tool_use", "*", NO_TOOLS),
+];
+
+/// A template for tools used without tools.
+const NO_TOOLS: &str = "Python fails on `for tool in none`, here it is a loop over nothing";
 
 struct Conversation {
     name: &'static str,
@@ -68,7 +75,6 @@ fn conversations() -> Vec<Conversation> {
         one("ended", vec![system(), user("1+1?"), assistant("2")], options(false, None, none())),
         one("odd text", vec![system(), user(odd), assistant(odd), user(odd)], options(true, None, none())),
         one("empty", vec![system(), user("")], options(true, None, none())),
-        one("no messages", vec![], options(true, None, none())),
         one("wrong order", vec![assistant("2"), assistant("3"), system()], options(true, None, none())),
         one("unknown role", vec![user("a"), Message::new("critic", "b")], options(true, None, none())),
         one("tools", vec![user("Weather?")], options(true, Some(&tools), none())),
@@ -118,7 +124,7 @@ fn conversations() -> Vec<Conversation> {
 fn templates_render_as_in_python() {
     let (folder, jinja2) = match (reference::llama_cpp_models(), reference::python_with_jinja2()) {
         (Ok(folder), Ok(jinja2)) => (folder.join("templates"), jinja2),
-        (Err(reason), _) | (_, Err(reason)) => return eprintln!("skipped: {reason}"),
+        (Err(reason), _) | (_, Err(reason)) => return specgen_tests::real::skipped(&reason),
     };
     let mut templates: Vec<(String, String)> = std::fs::read_dir(&folder)
         .unwrap()

@@ -9,6 +9,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use crate::Team;
+use crate::definition::QuantizedBlock;
 use crate::isa::{Level, dispatch};
 
 /// Activations `[rows, cols]`, f32, with their quantised forms.
@@ -112,6 +113,22 @@ impl Quantized {
         }
         drop(parts);
         new
+    }
+
+    /// Block `block` of row `row` of `rows`.
+    pub(crate) fn block(
+        &self,
+        block_len: usize,
+        rows: usize,
+        row: usize,
+        block: usize,
+    ) -> QuantizedBlock<'_> {
+        let (i, sums) = (block * rows + row, block_len / Self::run(block_len));
+        QuantizedBlock {
+            q: &self.q[i * block_len..(i + 1) * block_len],
+            d: self.d[i],
+            sums: &self.sums[i * sums..(i + 1) * sums],
+        }
     }
 
     /// Elements that share a sum.

@@ -83,6 +83,11 @@ impl Block {
         }
     }
 
+    /// The integers without their offset.
+    pub(crate) fn signed(&self) -> [i16; 256] {
+        self.q.map(|q| i16::from(q) - self.offset as i16)
+    }
+
     /// The header Q4_K and Q5_K share: d, dmin, and eight 6-bit scales and minimums in 12 bytes.
     fn read_scales_4k(&mut self, bytes: &[u8]) {
         self.d = f16_at(bytes, 0);

@@ -1,8 +1,9 @@
 //! What a matmul means: one output from one weight row and one activation row, in plain scalar code.
 //!
-//! Every path must give these bits; the code here is what tests compare them with. Inside a block all sums are integers, thus exact in any
-//! order; over the blocks runs one f32 chain in ascending order, of correctly rounded steps, with
-//! `fma` fused. `dx` is the activation block's scale, `x` its integers, `w = q - offset`:
+//! Every path must give these bits. [`step`] also serves CPUs without hand-written kernels; the rest of
+//! this file is what tests compare with. Inside a block all sums are integers, thus exact in any order;
+//! over the blocks runs one f32 chain in ascending order, of correctly rounded steps, with `fma` fused.
+//! `dx` is the activation block's scale, `x` its integers, `w = q - offset`:
 //!
 //! - Q4_0, Q5_0, Q8_0: `S = sum w x`; `acc = fma(dx, d * S, acc)`.
 //! - Q4_1, Q5_1: the same with `w = q`, then `acc = fma(dx * sum x, m, acc)`.
@@ -10,7 +11,11 @@
 //! - Q2_K, Q4_K, Q5_K: `I` as before, `M = sum_s min_s * sum x`;
 //!   `acc = fma(dx, fma(d, I, -(dmin * M)), acc)`.
 //! - F32, F16, BF16: f32 products in 16 lanes (element `i` in lane `i % 16`), `lane = fma(w, x, lane)`,
-//!   a last run of fewer than 16 filled up with zeros; then lanes `i` and `i + 8` are added, then `i + 4`, `i + 2`, `i + 1`.
+//!   a last run of fewer than 16 filled up with zeros; then lanes `i` and `i + 8` are added, then
+//!   `i + 4`, `i + 2`, `i + 1`.
+
+use crate::Format;
+use crate::blocks::Block;
 
 /// Lanes of a dense sum.
 pub(crate) const LANES: usize = 16;
@@ -28,6 +33,46 @@ pub(crate) fn add_lanes(mut lanes: [f32; LANES]) -> f32 {
     lanes[0]
 }
 
+/// One block of activations.
+#[derive(Clone, Copy)]
+pub(crate) struct QuantizedBlock<'a> {
+    pub(crate) q: &'a [i8],
+    pub(crate) d: f32,
+    /// Sums over runs of 16, or of the whole block where it has 32 elements.
+    pub(crate) sums: &'a [i16],
+}
+
+/// `acc` and the product of one block of weights, `w` its integers without the offset, with one of
+/// activations.
+#[inline(always)]
+pub(crate) fn step(format: Format, block: &Block, w: &[i16; 256], x: QuantizedBlock<'_>, acc: f32) -> f32 {
+    if let (32, Some(q)) = (block.len, x.q.first_chunk::<32>()) {
+        let s = dot(w.first_chunk::<32>().expect("256 are more than 32"), q);
+        let acc = x.d.mul_add(block.d * s as f32, acc);
+        return if matches!(format, Format::Q4_1 | Format::Q5_1) {
+            (x.d * f32::from(x.sums[0])).mul_add(block.m, acc)
+        } else {
+            acc
+        };
+    }
+    let (mut i, mut m) = (0i32, 0i32);
+    for (s, (w, q)) in w.as_chunks::<16>().0.iter().zip(x.q.as_chunks::<16>().0).enumerate() {
+        i += block.scale[s] * dot(w, q);
+        m += block.min[s] * i32::from(x.sums[s]);
+    }
+    let t = if matches!(format, Format::Q3_K | Format::Q6_K) {
+        block.d * i as f32
+    } else {
+        block.d.mul_add(i as f32, -(block.m * m as f32))
+    };
+    x.d.mul_add(t, acc)
+}
+
+#[inline(always)]
+fn dot<const N: usize>(w: &[i16; N], x: &[i8; N]) -> i32 {
+    w.iter().zip(x).map(|(&w, &x)| i32::from(w) * i32::from(x)).sum()
+}
+
 #[cfg(test)]
 pub(crate) use scalar::{dot_dense, dot_quantized};
 
@@ -35,36 +80,10 @@ pub(crate) use scalar::{dot_dense, dot_quantized};
 mod scalar {
     use half::{bf16, f16};
 
-    use super::{LANES, add_lanes};
+    use super::{LANES, add_lanes, step};
     use crate::Format;
     use crate::activations::Quantized;
     use crate::blocks::Block;
-
-    /// One block of a row of activations.
-    #[derive(Clone, Copy)]
-    pub(crate) struct QuantizedBlock<'a> {
-        q: &'a [i8],
-        d: f32,
-        sums: &'a [i16],
-    }
-
-    impl Quantized {
-        /// Block `block` of row `row` of `rows`.
-        pub(crate) fn block(
-            &self,
-            block_len: usize,
-            rows: usize,
-            row: usize,
-            block: usize,
-        ) -> QuantizedBlock<'_> {
-            let (i, sums) = (block * rows + row, block_len / Self::run(block_len));
-            QuantizedBlock {
-                q: &self.q[i * block_len..(i + 1) * block_len],
-                d: self.d[i],
-                sums: &self.sums[i * sums..(i + 1) * sums],
-            }
-        }
-    }
 
     /// The product of one quantised weight row and row `row` of `rows` activation rows.
     pub(crate) fn dot_quantized(
@@ -79,31 +98,7 @@ mod scalar {
         let mut acc = 0.0f32;
         for (b, weights) in weights.chunks_exact(bytes).enumerate() {
             block.read(format, weights);
-            let QuantizedBlock { q, d: dx, sums } = x.block(len, rows, row, b);
-            if len == 32 {
-                let s: i32 =
-                    block.q.iter().zip(q).map(|(&w, &x)| (i32::from(w) - block.offset) * i32::from(x)).sum();
-                acc = dx.mul_add(block.d * s as f32, acc);
-                if matches!(format, Format::Q4_1 | Format::Q5_1) {
-                    acc = (dx * f32::from(sums[0])).mul_add(block.m, acc);
-                }
-                continue;
-            }
-            let mut i = 0i32;
-            let mut m = 0i32;
-            for s in 0..16 {
-                let (w, x) = (&block.q[16 * s..16 * s + 16], &q[16 * s..16 * s + 16]);
-                let sum: i32 =
-                    w.iter().zip(x).map(|(&w, &x)| (i32::from(w) - block.offset) * i32::from(x)).sum();
-                i += block.scale[s] * sum;
-                m += block.min[s] * i32::from(sums[s]);
-            }
-            let t = if matches!(format, Format::Q3_K | Format::Q6_K) {
-                block.d * i as f32
-            } else {
-                block.d.mul_add(i as f32, -(block.m * m as f32))
-            };
-            acc = dx.mul_add(t, acc);
+            acc = step(format, &block, &block.signed(), x.block(len, rows, row, b), acc);
         }
         acc
     }

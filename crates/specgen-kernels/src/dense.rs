@@ -6,8 +6,7 @@ use std::ops::Range;
 
 use crate::definition::LANES;
 use crate::isa::{Isa, Level, dispatch};
-use crate::matmul::Output;
-use crate::tile::TILE;
+use crate::matmul::{Output, TILE};
 use crate::{Format, MatrixRef};
 
 /// Activation rows that share the weights of one pass; so many that they stay in cache.
@@ -16,7 +15,7 @@ const MAX_ROWS: usize = 32;
 /// Weight rows taken together.
 const GROUP: usize = 4;
 
-/// As [`crate::tile::multiply`], for dense weights: rows `16 t..16 t + 16` for each `t` of `tiles`.
+/// Multiplies dense weights: rows `16 t..16 t + 16` for each `t` of `tiles`.
 ///
 /// # Safety
 /// `x` is `m` rows of the part's `cols`; `out` has `m` rows and the columns, which nobody else

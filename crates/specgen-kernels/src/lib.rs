@@ -3,6 +3,8 @@
 //! Every number a row yields depends on that row's inputs only: not on how many rows ran with it,
 //! their order, the number of threads or the instruction set.
 
+#![allow(clippy::needless_range_loop, reason = "indices over small arrays read like the arithmetic they do")]
+
 mod activations;
 mod attention;
 mod blocks;
@@ -15,10 +17,13 @@ pub mod math;
 mod matmul;
 mod matrix;
 mod pointwise;
+mod portable;
 mod team;
 #[doc(hidden)]
 pub mod testing;
+#[cfg(target_arch = "x86_64")]
 mod tile;
+#[cfg(target_arch = "x86_64")]
 mod unpack;
 
 pub use activations::Activations;

@@ -7,16 +7,10 @@ pub fn exp(x: f32) -> f32 {
     const LOWEST: f32 = -87.336_54; // exp of it is still normal
     const HIGHEST: f32 = 88.722_83;
     const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23: adding it rounds to a whole number, ties to even
-    let clamped = if x < LOWEST {
-        LOWEST
-    } else if x > HIGHEST {
-        HIGHEST
-    } else {
-        x
-    };
+    let clamped = x.clamp(LOWEST, HIGHEST); // NaN stays
     let rounded = clamped.mul_add(std::f32::consts::LOG2_E, ROUND);
     let n = rounded - ROUND;
-    let r = n.mul_add(-0.693_359_375, clamped);
+    let r = n.mul_add(-0.693_359_4, clamped);
     let r = n.mul_add(2.121_944_4e-4, r);
     let mut p = 1.987_569_1e-4_f32;
     p = p.mul_add(r, 1.398_2e-3);
@@ -50,10 +44,10 @@ pub fn tanh(x: f32) -> f32 {
     let a = x.abs();
     let z = x * x;
     let mut p = -5.704_988_7e-3_f32;
-    p = p.mul_add(z, 2.063_908_9e-2);
+    p = p.mul_add(z, 2.063_909e-2);
     p = p.mul_add(z, -5.373_971_6e-2);
     p = p.mul_add(z, 1.333_144_2e-1);
-    p = p.mul_add(z, -3.333_328_2e-1);
+    p = p.mul_add(z, -3.333_328e-1);
     let small = (p * z).mul_add(x, x);
     let large = (1.0 - 2.0 / (exp(a + a) + 1.0)).copysign(x);
     if a < 0.625 { small } else { large }

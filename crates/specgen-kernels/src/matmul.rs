@@ -4,8 +4,12 @@
 use std::ops::Range;
 
 use crate::isa::Level;
-use crate::tile::{self, TILE};
-use crate::{Activations, MatrixRef, Team, dense};
+#[cfg(target_arch = "x86_64")]
+use crate::tile;
+use crate::{Activations, MatrixRef, Team, dense, portable};
+
+/// Weight rows that go to one thread together.
+pub(crate) const TILE: usize = 16;
 
 /// `out = x * weights^T` for several weight matrices side by side.
 ///
@@ -49,8 +53,16 @@ pub(crate) fn matmul_at(
                 match part.format().block_len() {
                     // SAFETY: sizes are checked above, and this worker alone has these tiles' columns.
                     1 => unsafe { dense::multiply(level, part, tiles, x.values(), m, &out, column) },
-                    // SAFETY: as above; the quantised form is prepared.
+                    len if level == Level::Portable => {
+                        let rows = tiles.start * TILE..(tiles.end * TILE).min(part.rows());
+                        // SAFETY: as above.
+                        unsafe { portable::multiply(part, rows, x.quantized(len), m, &out, column) }
+                    }
+                    // SAFETY: as above; a level is only made where the CPU has it.
+                    #[cfg(target_arch = "x86_64")]
                     len => unsafe { tile::multiply(level, part, tiles, x.quantized(len), m, &out, column) },
+                    #[cfg(not(target_arch = "x86_64"))]
+                    _ => unreachable!("there is no other level"),
                 }
             }
             start += weight(part);

@@ -7,13 +7,10 @@
 #![allow(unsafe_op_in_unsafe_fn, reason = "the contract of each function covers its body")]
 
 use crate::activations::Quantized;
-use crate::isa::{Isa, Level, dispatch};
-use crate::matmul::Output;
+use crate::isa::{Avx2, Avx512, IntIsa, Level};
+use crate::matmul::{Output, TILE};
 use crate::unpack::{Layout, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
 use crate::{Format, MatrixRef};
-
-/// Weight rows in a tile.
-pub(crate) const TILE: usize = 16;
 
 /// Activation rows that share the weights of one pass; so many that their integers stay in cache.
 const MAX_ROWS: usize = 128;
@@ -43,7 +40,7 @@ impl Tile {
 /// of `out` from `column + 16 t` on.
 ///
 /// # Safety
-/// `x` has blocks as `part` has, and its rows and columns; `out` has the rows of `x` and the columns
+/// The CPU has `level`, which isn't `Portable`. `x` has blocks as `part` has, and its rows and columns; `out` has the rows of `x` and the columns
 /// named, which nobody else touches meanwhile.
 pub(crate) unsafe fn multiply(
     level: Level,
@@ -103,13 +100,25 @@ unsafe fn run_format(
 
 /// Whole tiles in `weights`, the first `rows` outputs of each.
 unsafe fn run<L: Layout>(level: Level, job: &Job<'_>, weights: &[u8], rows: usize, column: usize) {
-    dispatch!(level, |S, L: Layout| fn(job: &Job<'_>, weights: &[u8], rows: usize, column: usize) {
-        tiles::<S, L>(job, weights, rows, column);
-    });
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn avx2<L: Layout>(job: &Job<'_>, weights: &[u8], rows: usize, column: usize) {
+        tiles::<Avx2, L>(job, weights, rows, column);
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    unsafe fn avx512<L: Layout>(job: &Job<'_>, weights: &[u8], rows: usize, column: usize) {
+        tiles::<Avx512, L>(job, weights, rows, column);
+    }
+
+    match level {
+        Level::Avx512 => avx512::<L>(job, weights, rows, column),
+        Level::Avx2 => avx2::<L>(job, weights, rows, column),
+        Level::Portable => unreachable!("`portable.rs` does these"),
+    }
 }
 
 #[inline(always)]
-unsafe fn tiles<S: Isa, L: Layout>(job: &Job<'_>, weights: &[u8], rows: usize, column: usize) {
+unsafe fn tiles<S: IntIsa, L: Layout>(job: &Job<'_>, weights: &[u8], rows: usize, column: usize) {
     let mut tile = Tile::new();
     let mut acc = [[0.0f32; TILE]; MAX_ROWS];
     let tile_bytes = TILE * job.row_bytes;
@@ -120,10 +129,7 @@ unsafe fn tiles<S: Isa, L: Layout>(job: &Job<'_>, weights: &[u8], rows: usize, c
             for b in 0..job.cols / L::LEN {
                 // The next tile follows in memory; its bytes come in as this one's are used.
                 let ahead = weights.as_ptr().wrapping_add(tile_bytes + b * TILE * L::BYTES);
-                for line in 0..(TILE * L::BYTES).div_ceil(64) {
-                    S::prefetch(ahead.wrapping_add(64 * line));
-                }
-                L::unpack::<S>(weights.as_ptr().add(b * L::BYTES), job.row_bytes, &mut tile);
+                L::unpack::<S>(weights.as_ptr().add(b * L::BYTES), job.row_bytes, ahead, &mut tile);
                 block::<S, L>(job, &tile, b, first, &mut acc[..m]);
             }
             for (r, acc) in acc[..m].iter().enumerate() {
@@ -135,7 +141,7 @@ unsafe fn tiles<S: Isa, L: Layout>(job: &Job<'_>, weights: &[u8], rows: usize, c
 
 /// One block of weights for `acc.len()` activation rows from `first` on.
 #[inline(always)]
-unsafe fn block<S: Isa, L: Layout>(
+unsafe fn block<S: IntIsa, L: Layout>(
     job: &Job<'_>,
     tile: &Tile,
     b: usize,
@@ -169,7 +175,7 @@ unsafe fn block<S: Isa, L: Layout>(
 
 /// `R` activation rows together: each line is loaded once. See `definition.rs` for the arithmetic.
 #[inline(always)]
-unsafe fn group<S: Isa, L: Layout, const R: usize>(
+unsafe fn group<S: IntIsa, L: Layout, const R: usize>(
     job: &Job<'_>,
     tile: &Tile,
     b: usize,
@@ -183,21 +189,24 @@ unsafe fn group<S: Isa, L: Layout, const R: usize>(
     let dx = x.d.as_ptr().add(at);
     let d = S::load_f(tile.d.as_ptr());
     if L::LEN == 32 {
+        let mut s = [S::splat(0); R];
         for r in 0..R {
-            let sum = *x.sums.as_ptr().add(at + r);
-            let dx = *dx.add(r);
-            let mut s = S::splat(-L::OFFSET * i32::from(sum));
-            for (l, line) in tile.lines[..8].iter().enumerate() {
-                s = S::dot4::<true>(
-                    s,
-                    S::load(line.as_ptr()),
-                    q.add(r * L::LEN + 4 * l).cast::<[i8; 4]>().read(),
-                );
+            s[r] = S::splat(-L::OFFSET * i32::from(*x.sums.as_ptr().add(at + r)));
+        }
+        for (l, line) in tile.lines[..8].iter().enumerate() {
+            let line = S::load(line.as_ptr());
+            for r in 0..R {
+                let x = q.add(r * L::LEN + 4 * l).cast::<[i8; 4]>().read();
+                s[r] = if L::WIDE { S::dot4::<true>(s[r], line, x) } else { S::dot4::<false>(s[r], line, x) };
             }
+        }
+        for r in 0..R {
+            let dx = *dx.add(r);
             let mut a = S::load_f(acc[r].as_ptr());
-            a = S::fma(S::splat_f(dx), S::mul_f(d, S::to_f(s)), a);
+            a = S::fma(S::splat_f(dx), S::mul_f(d, S::to_f(s[r])), a);
             if L::MIN {
-                a = S::fma(S::splat_f(dx * f32::from(sum)), S::load_f(tile.m.as_ptr()), a);
+                let sum = f32::from(*x.sums.as_ptr().add(at + r));
+                a = S::fma(S::splat_f(dx * sum), S::load_f(tile.m.as_ptr()), a);
             }
             S::store_f(acc[r].as_mut_ptr(), a);
         }

@@ -8,7 +8,7 @@ use crate::{
     draft::{Drafter, ModelDrafter, NgramDrafter, NoDraft, check_vocab},
     error::{Error, Result},
     memory,
-    model::{LoadOptions, Model, load},
+    model::{LoadOptions, Model, check_context, load},
     models::{NoProgress, Progress, Store, StoreOptions},
     open::OpenModel,
     rng::random_seed,
@@ -186,7 +186,7 @@ impl Engine {
                 "the prompt is empty; give at least one token of text".into(),
             ));
         }
-        if request.prompt.len() > context_len {
+        if request.prompt.len() >= context_len {
             return Err(Error::ContextOverflow { len: request.prompt.len(), max: context_len });
         }
         if !request.stops.is_empty() {
@@ -325,6 +325,7 @@ impl EngineBuilder {
             self.context_len.unwrap_or(DEFAULT_CONTEXT_LEN.min(trained))
         };
         let context_len = context_of(&target);
+        check_context(context_len, &target.config)?;
         // A draft with a shorter context is fine: where it is full, drafting stops.
         let draft_context = |draft: &OpenModel| context_len.min(draft.config.context_len);
         let rows = self.num_draft_tokens.saturating_add(1);

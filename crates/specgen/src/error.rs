@@ -44,7 +44,7 @@ pub enum Error {
     VocabMismatch(String),
     /// A prompt does not fit the model.
     #[error(
-        "the prompt has {len} tokens, but the context holds {max}; shorten it or raise the context length"
+        "the prompt has {len} tokens, but the context holds {max} with the answer; shorten it or raise the context length"
     )]
     ContextOverflow {
         /// Tokens asked for.

@@ -124,7 +124,7 @@ fn a_machine_without_pip_falls_through() {
 fn the_real_pip_understands_what_it_is_told() {
     let there = std::process::Command::new("python3").args(["-m", "pip", "--version"]).output();
     if !there.is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: this machine has no python3 with pip");
+        specgen_tests::real::skipped(&"this machine has no python3 with pip");
         return;
     }
     let mut place = Place::new(SOURCE);

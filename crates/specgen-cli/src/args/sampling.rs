@@ -16,32 +16,32 @@ pub(crate) struct SamplingArgs {
     #[arg(long, conflicts_with_all = ["temperature", "top_k", "top_p", "min_p"])]
     greedy: bool,
     /// Divides the logits; 0 is greedy, higher is more varied
-    #[arg(long, value_name = "F", default_value_t = DEFAULTS.temperature, allow_negative_numbers = true)]
+    #[arg(long, value_name = "F", default_value_t = DEFAULTS.temperature, allow_hyphen_values = true)]
     temperature: f32,
     /// Keep the N most likely tokens; 0 keeps all
     #[arg(long, value_name = "N", default_value_t = DEFAULTS.top_k)]
-    #[arg(allow_negative_numbers = true, value_parser = whole::<usize>)]
+    #[arg(allow_hyphen_values = true, value_parser = whole::<usize>)]
     top_k: usize,
     /// Keep the most likely tokens that together reach this probability; 1 keeps all
-    #[arg(long, value_name = "F", default_value_t = DEFAULTS.top_p, allow_negative_numbers = true)]
+    #[arg(long, value_name = "F", default_value_t = DEFAULTS.top_p, allow_hyphen_values = true)]
     top_p: f32,
     /// Keep tokens at least this fraction as likely as the most likely one; 0 keeps all
-    #[arg(long, value_name = "F", default_value_t = DEFAULTS.min_p, allow_negative_numbers = true)]
+    #[arg(long, value_name = "F", default_value_t = DEFAULTS.min_p, allow_hyphen_values = true)]
     min_p: f32,
     /// Divides the logits of tokens already in prompt or text; 1 is off
-    #[arg(long, value_name = "F", default_value_t = DEFAULTS.repetition_penalty, allow_negative_numbers = true)]
+    #[arg(long, value_name = "F", default_value_t = DEFAULTS.repetition_penalty, allow_hyphen_values = true)]
     repeat_penalty: f32,
     /// Subtracted from the logits of tokens already in the text; 0 is off
-    #[arg(long, value_name = "F", default_value_t = DEFAULTS.presence_penalty, allow_negative_numbers = true)]
+    #[arg(long, value_name = "F", default_value_t = DEFAULTS.presence_penalty, allow_hyphen_values = true)]
     presence_penalty: f32,
     /// Subtracted from a token's logit for each time the text holds it; 0 is off
-    #[arg(long, value_name = "F", default_value_t = DEFAULTS.frequency_penalty, allow_negative_numbers = true)]
+    #[arg(long, value_name = "F", default_value_t = DEFAULTS.frequency_penalty, allow_hyphen_values = true)]
     frequency_penalty: f32,
     /// Added to the logit of token ID, such as 42=-1.5; -inf bans it; may be given more than once
-    #[arg(long, value_name = "ID=F", value_parser = logit_bias)]
+    #[arg(long, value_name = "ID=F", value_parser = logit_bias, allow_hyphen_values = true)]
     logit_bias: Vec<(u32, f32)>,
     /// Makes the text repeatable [default: drawn, and told]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole::<u64>)]
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = whole::<u64>)]
     seed: Option<u64>,
 }
 

@@ -101,19 +101,42 @@ macro_rules! dispatch {
 }
 pub(crate) use dispatch;
 
-/// A kind of CPU as operations on 16 lanes.
+/// A kind of CPU as operations on 16 lanes of f32.
 ///
 /// # Safety
 /// Of every function: the CPU has the kind's features, and pointers are good for what is read or
 /// written (64 bytes, unaligned, unless said otherwise).
 #[allow(clippy::missing_safety_doc, reason = "said once, above")]
 pub(crate) trait Isa: Copy {
-    /// 16 x i32.
-    type I: Copy;
     /// 16 x f32.
     type F: Copy;
     /// Activation rows that share a loaded line; more would not fit the registers.
     const ROWS: usize;
+
+    /// 16 x f16 (32 bytes).
+    unsafe fn load_f16(from: *const u8) -> Self::F;
+    /// 16 x bf16 (32 bytes).
+    unsafe fn load_bf16(from: *const u8) -> Self::F;
+    unsafe fn load_f(from: *const f32) -> Self::F;
+    unsafe fn store_f(to: *mut f32, v: Self::F);
+    unsafe fn splat_f(x: f32) -> Self::F;
+    /// `a * b + c`, rounded once.
+    unsafe fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    /// The sum of the lanes by the tree of [`crate::definition::add_lanes`].
+    unsafe fn sum_f(a: Self::F) -> f32;
+    /// Asks for the cache line at `at`, which may be anywhere.
+    unsafe fn prefetch(at: *const u8);
+}
+
+/// The integer side, for CPUs with vectors worth writing by hand.
+///
+/// # Safety
+/// As for [`Isa`].
+#[cfg(target_arch = "x86_64")]
+#[allow(clippy::missing_safety_doc, reason = "said once, above")]
+pub(crate) trait IntIsa: Isa {
+    /// 16 x i32.
+    type I: Copy;
 
     /// 16 rows of 16 bytes, `stride` bytes apart: line `i` has bytes `4 i..4 i + 4` of row `n` in lane `n`.
     unsafe fn columns(from: *const u8, stride: usize) -> [Self::I; 4];
@@ -139,20 +162,7 @@ pub(crate) trait Isa: Copy {
     unsafe fn to_f(a: Self::I) -> Self::F;
     /// The low half of each lane, an f16, to f32.
     unsafe fn f16_to_f(a: Self::I) -> Self::F;
-    /// 16 x f16 (32 bytes).
-    unsafe fn load_f16(from: *const u8) -> Self::F;
-    /// 16 x bf16 (32 bytes).
-    unsafe fn load_bf16(from: *const u8) -> Self::F;
-    unsafe fn load_f(from: *const f32) -> Self::F;
-    unsafe fn store_f(to: *mut f32, v: Self::F);
-    unsafe fn splat_f(x: f32) -> Self::F;
     unsafe fn mul_f(a: Self::F, b: Self::F) -> Self::F;
-    /// `a * b + c`, rounded once.
-    unsafe fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
     /// `a * b - c`, rounded once.
     unsafe fn fms(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
-    /// The sum of the lanes by the tree of [`crate::definition::add_lanes`].
-    unsafe fn sum_f(a: Self::F) -> f32;
-    /// Asks for the cache line at `at`, which may be anywhere.
-    unsafe fn prefetch(at: *const u8);
 }

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::Isa;
+use super::{IntIsa, Isa};
 
 /// AVX2, FMA and F16C.
 #[derive(Clone, Copy)]
@@ -25,9 +25,47 @@ macro_rules! both {
 }
 
 impl Isa for Avx2 {
-    type I = I2;
     type F = F2;
     const ROWS: usize = 2;
+
+    #[inline(always)]
+    unsafe fn load_f16(from: *const u8) -> F2 {
+        [_mm256_cvtph_ps(_mm_loadu_si128(from.cast())), _mm256_cvtph_ps(_mm_loadu_si128(from.add(16).cast()))]
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(from: *const u8) -> F2 {
+        let halves = [_mm_loadu_si128(from.cast()), _mm_loadu_si128(from.add(16).cast())];
+        both!(|halves| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(halves))))
+    }
+    #[inline(always)]
+    unsafe fn load_f(from: *const f32) -> F2 {
+        [_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8))]
+    }
+    #[inline(always)]
+    unsafe fn store_f(to: *mut f32, v: F2) {
+        _mm256_storeu_ps(to, v[0]);
+        _mm256_storeu_ps(to.add(8), v[1]);
+    }
+    #[inline(always)]
+    unsafe fn splat_f(x: f32) -> F2 {
+        [_mm256_set1_ps(x); 2]
+    }
+    #[inline(always)]
+    unsafe fn fma(a: F2, b: F2, c: F2) -> F2 {
+        both!(|a, b, c| _mm256_fmadd_ps(a, b, c))
+    }
+    #[inline(always)]
+    unsafe fn sum_f(a: F2) -> f32 {
+        sum_8(_mm256_add_ps(a[0], a[1]))
+    }
+    #[inline(always)]
+    unsafe fn prefetch(at: *const u8) {
+        prefetch(at);
+    }
+}
+
+impl IntIsa for Avx2 {
+    type I = I2;
 
     #[inline(always)]
     unsafe fn columns(from: *const u8, stride: usize) -> [I2; 4] {
@@ -135,42 +173,47 @@ impl Isa for Avx2 {
         })
     }
     #[inline(always)]
-    unsafe fn load_f16(from: *const u8) -> F2 {
-        [_mm256_cvtph_ps(_mm_loadu_si128(from.cast())), _mm256_cvtph_ps(_mm_loadu_si128(from.add(16).cast()))]
-    }
-    #[inline(always)]
-    unsafe fn load_bf16(from: *const u8) -> F2 {
-        let halves = [_mm_loadu_si128(from.cast()), _mm_loadu_si128(from.add(16).cast())];
-        both!(|halves| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(halves))))
-    }
-    #[inline(always)]
-    unsafe fn load_f(from: *const f32) -> F2 {
-        [_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8))]
-    }
-    #[inline(always)]
-    unsafe fn store_f(to: *mut f32, v: F2) {
-        _mm256_storeu_ps(to, v[0]);
-        _mm256_storeu_ps(to.add(8), v[1]);
-    }
-    #[inline(always)]
-    unsafe fn splat_f(x: f32) -> F2 {
-        [_mm256_set1_ps(x); 2]
-    }
-    #[inline(always)]
     unsafe fn mul_f(a: F2, b: F2) -> F2 {
         both!(|a, b| _mm256_mul_ps(a, b))
-    }
-    #[inline(always)]
-    unsafe fn fma(a: F2, b: F2, c: F2) -> F2 {
-        both!(|a, b, c| _mm256_fmadd_ps(a, b, c))
     }
     #[inline(always)]
     unsafe fn fms(a: F2, b: F2, c: F2) -> F2 {
         both!(|a, b, c| _mm256_fmsub_ps(a, b, c))
     }
+}
+
+impl Isa for Avx512 {
+    type F = __m512;
+    const ROWS: usize = 8;
+
     #[inline(always)]
-    unsafe fn sum_f(a: F2) -> f32 {
-        sum_8(_mm256_add_ps(a[0], a[1]))
+    unsafe fn load_f16(from: *const u8) -> __m512 {
+        _mm512_cvtph_ps(_mm256_loadu_si256(from.cast()))
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(from: *const u8) -> __m512 {
+        let halves = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
+        _mm512_castsi512_ps(_mm512_slli_epi32::<16>(halves))
+    }
+    #[inline(always)]
+    unsafe fn load_f(from: *const f32) -> __m512 {
+        _mm512_loadu_ps(from)
+    }
+    #[inline(always)]
+    unsafe fn store_f(to: *mut f32, v: __m512) {
+        _mm512_storeu_ps(to, v);
+    }
+    #[inline(always)]
+    unsafe fn splat_f(x: f32) -> __m512 {
+        _mm512_set1_ps(x)
+    }
+    #[inline(always)]
+    unsafe fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {
+        _mm512_fmadd_ps(a, b, c)
+    }
+    #[inline(always)]
+    unsafe fn sum_f(a: __m512) -> f32 {
+        sum_8(_mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps::<1>(a)))
     }
     #[inline(always)]
     unsafe fn prefetch(at: *const u8) {
@@ -178,10 +221,8 @@ impl Isa for Avx2 {
     }
 }
 
-impl Isa for Avx512 {
+impl IntIsa for Avx512 {
     type I = __m512i;
-    type F = __m512;
-    const ROWS: usize = 8;
 
     #[inline(always)]
     unsafe fn columns(from: *const u8, stride: usize) -> [__m512i; 4] {
@@ -263,45 +304,12 @@ impl Isa for Avx512 {
         _mm512_cvtph_ps(_mm512_cvtepi32_epi16(a))
     }
     #[inline(always)]
-    unsafe fn load_f16(from: *const u8) -> __m512 {
-        _mm512_cvtph_ps(_mm256_loadu_si256(from.cast()))
-    }
-    #[inline(always)]
-    unsafe fn load_bf16(from: *const u8) -> __m512 {
-        let halves = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
-        _mm512_castsi512_ps(_mm512_slli_epi32::<16>(halves))
-    }
-    #[inline(always)]
-    unsafe fn load_f(from: *const f32) -> __m512 {
-        _mm512_loadu_ps(from)
-    }
-    #[inline(always)]
-    unsafe fn store_f(to: *mut f32, v: __m512) {
-        _mm512_storeu_ps(to, v);
-    }
-    #[inline(always)]
-    unsafe fn splat_f(x: f32) -> __m512 {
-        _mm512_set1_ps(x)
-    }
-    #[inline(always)]
     unsafe fn mul_f(a: __m512, b: __m512) -> __m512 {
         _mm512_mul_ps(a, b)
     }
     #[inline(always)]
-    unsafe fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {
-        _mm512_fmadd_ps(a, b, c)
-    }
-    #[inline(always)]
     unsafe fn fms(a: __m512, b: __m512, c: __m512) -> __m512 {
         _mm512_fmsub_ps(a, b, c)
-    }
-    #[inline(always)]
-    unsafe fn sum_f(a: __m512) -> f32 {
-        sum_8(_mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps::<1>(a)))
-    }
-    #[inline(always)]
-    unsafe fn prefetch(at: *const u8) {
-        prefetch(at);
     }
 }
 

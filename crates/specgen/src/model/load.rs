@@ -49,12 +49,7 @@ pub fn read_config(
 /// [`Error::Unsupported`] for a storage format or a longer context than the model knows.
 pub fn load(weights: &Weights, config: ArchConfig, options: &LoadOptions) -> Result<Arc<dyn Model>> {
     let context_len = options.context_len.unwrap_or(config.context_len);
-    if context_len == 0 || context_len > config.context_len {
-        return Err(Error::InvalidArgument(format!(
-            "a context of {context_len} tokens was asked for, but the model was trained on {}; wanted 1 to {}",
-            config.context_len, config.context_len
-        )));
-    }
+    check_context(context_len, &config)?;
     Ok(match &options.device.kind {
         DeviceKind::Cpu(team) => Arc::new(
             Loader::new(weights, config, Cpu { team: team.clone() }).decoder(context_len, &options.device)?,
@@ -64,6 +59,17 @@ pub fn load(weights: &Weights, config: ArchConfig, options: &LoadOptions) -> Res
                 .decoder(context_len, &options.device)?,
         ),
     })
+}
+
+/// Refuses a context the model was not trained on.
+pub(crate) fn check_context(context_len: usize, config: &ArchConfig) -> Result<()> {
+    if (1..=config.context_len).contains(&context_len) {
+        return Ok(());
+    }
+    Err(Error::InvalidArgument(format!(
+        "a context of {context_len} tokens was asked for, but the model was trained on {}; wanted 1 to {}",
+        config.context_len, config.context_len
+    )))
 }
 
 struct Loader<'a, B> {

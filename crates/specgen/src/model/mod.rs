@@ -11,6 +11,7 @@ mod rope;
 mod toy;
 
 pub use batch::{Batch, Output, Rows, Slice, Tree};
+pub(crate) use load::check_context;
 pub use load::{LoadOptions, load, read_config};
 pub use toy::ToyModel;
 

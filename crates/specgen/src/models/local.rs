@@ -53,6 +53,12 @@ impl ModelFiles {
                 full.file_name().map_or_else(|| "model".to_owned(), |n| n.to_string_lossy().into_owned());
             return Ok(Self::beside(path, name, folder_weights(path)?));
         }
+        if !metadata.is_file() {
+            return Err(Error::format(
+                path,
+                "not a regular file; a .gguf or .safetensors file or a folder is wanted",
+            ));
+        }
         if !is_weights(path) && !has_gguf_magic(path) {
             return Err(Error::format(
                 path,

@@ -272,7 +272,7 @@ mod tests {
         assert_eq!(cut("bailingmoe", "a!\n\n\nb"), ["a", "!\n\n\n", "b"]);
         assert_eq!(cut("seed-coder", "a!\n\nb"), ["a", "!", "\n\n", "b"]);
         assert_eq!(cut("qwen2", "a!\n\nb"), ["a", "!\n\n", "b"]);
-        assert_eq!(cut("exaone-moe", "a b!/\nc"), ["a b", "!/", "\n", "c"]);
+        assert_eq!(cut("exaone-moe", "a b!\n\nc"), ["a b", "!\n", "\n", "c"]);
         assert_eq!(cut("minicpm5", "12345"), ["123", "45"]);
         assert_eq!(cut("youtu", "12한국x"), ["1", "2", "한국", "x"]);
     }

@@ -2,8 +2,6 @@
 
 use std::collections::HashMap;
 
-use aho_corasick::{AhoCorasick, MatchKind};
-
 /// What a token is for; the numbers are GGUF's `tokenizer.ggml.token_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -159,7 +157,7 @@ impl Whole {
     /// `strips(id)`: whether the token swallows the white space after it.
     ///
     /// # Errors
-    /// Where the tokens are too many or too long to search for, in words.
+    /// A token too long to search for, in words.
     pub(super) fn new(vocab: &Vocab, strips: impl Fn(u32) -> bool) -> Result<Self, String> {
         let collect = |wanted: &dyn Fn(Kind) -> bool| -> Vec<(u32, bool)> {
             let ids = 0..vocab.len() as u32;
@@ -182,39 +180,74 @@ impl Whole {
     }
 }
 
+/// The longest token that may be searched for, in bytes; real ones are a few words long. It bounds what a place in the
+/// text costs, whatever a file claims.
+const LONGEST: usize = 512;
+
+/// A trie over the bytes of the tokens. (Aho-Corasick automata take minutes to build for a million hostile tokens.)
+#[derive(Default)]
 struct Finder {
-    search: Option<AhoCorasick>,
-    tokens: Vec<(u32, bool)>,
+    /// Node and byte to the next node; the root is 0.
+    next: HashMap<(u32, u8), u32>,
+    /// Per node that ends a token: its id, and whether it swallows the white space after it.
+    ends: HashMap<u32, (u32, bool)>,
 }
 
 impl Finder {
     fn new(vocab: &Vocab, tokens: Vec<(u32, bool)>) -> Result<Self, String> {
-        if tokens.is_empty() {
-            return Ok(Self { search: None, tokens });
+        let mut finder = Self::default();
+        for (id, strips) in tokens {
+            let text = vocab.text(id).unwrap_or_default();
+            if text.len() > LONGEST {
+                return Err(format!(
+                    "special token {id} is {} bytes long, wanted at most {LONGEST}",
+                    text.len()
+                ));
+            }
+            let mut node = 0;
+            for &byte in text {
+                let fresh = finder.next.len() as u32 + 1;
+                node = *finder.next.entry((node, byte)).or_insert(fresh);
+            }
+            // Of two tokens with one text the first is meant.
+            finder.ends.entry(node).or_insert((id, strips));
         }
-        let patterns = tokens.iter().map(|&(id, _)| vocab.text(id).unwrap_or_default());
-        let search = AhoCorasick::builder()
-            .match_kind(MatchKind::LeftmostLongest)
-            .build(patterns)
-            .map_err(|e| format!("the special tokens cannot be searched for: {e}"))?;
-        Ok(Self { search: Some(search), tokens })
+        Ok(finder)
+    }
+
+    /// The longest token at the start of `text`: its length, id, and whether it strips.
+    fn longest(&self, text: &[u8]) -> Option<(usize, u32, bool)> {
+        let mut node = 0;
+        let mut found = None;
+        for (i, &byte) in text.iter().enumerate() {
+            let Some(&next) = self.next.get(&(node, byte)) else { break };
+            node = next;
+            if let Some(&(id, strips)) = self.ends.get(&node) {
+                found = Some((i + 1, id, strips));
+            }
+        }
+        found
     }
 
     fn split<'a>(&self, text: &'a str) -> Vec<Part<'a>> {
         let mut parts = Vec::new();
-        let mut done = 0;
-        // One pattern's end is the next one's start, but for stripped white space: search from `done` by hand.
-        while let Some(found) = self.search.as_ref().and_then(|s| s.find(&text[done..])) {
-            let (id, strips) = self.tokens[found.pattern().as_usize()];
-            if found.start() > 0 {
-                parts.push(Part::Text(&text[done..done + found.start()]));
+        let (mut done, mut at) = (0, 0);
+        // Tokens are whole characters, so one that begins inside a character cannot match.
+        while at < text.len() {
+            let Some((len, id, strips)) = self.longest(&text.as_bytes()[at..]) else {
+                at += 1;
+                continue;
+            };
+            if at > done {
+                parts.push(Part::Text(&text[done..at]));
             }
             parts.push(Part::Token(id));
-            done += found.end();
+            done = at + len;
             if strips {
                 let is_space = |c: char| c.is_ascii_whitespace() || c == '\x0b';
                 done = text.len() - text[done..].trim_start_matches(is_space).len();
             }
+            at = done;
         }
         if done < text.len() {
             parts.push(Part::Text(&text[done..]));

@@ -1,0 +1,348 @@
+//! Softmax attention of query rows over a slot cache, in fixed blocks of keys.
+//!
+//! Keys are ordered by position and cut into blocks of 64 positions counted from 0, so that a row's
+//! numbers depend on what it sees and at which positions, never on where a window, a batch or a
+//! draft tree has put it. In a block: `mb = max s`, `p = exp(s - mb)`, `lb = sum p`, `ob = sum p v`;
+//! blocks are then joined in ascending order with a running maximum (Milakov and Gimelshein 2018).
+#![allow(unsafe_code)]
+
+use std::cell::RefCell;
+use std::ops::Range;
+
+use self::block::Block;
+use crate::Team;
+use crate::isa::{Level, dispatch};
+use crate::math::exp;
+
+mod block;
+#[cfg(test)]
+mod tests;
+
+/// Positions in a block.
+const BLOCK: usize = 64;
+
+/// The sizes of an attention layer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AttentionShape {
+    /// Query heads; a multiple of `num_kv_heads`.
+    pub num_heads: usize,
+    /// Key and value heads, each shared by `num_heads / num_kv_heads` query heads in a row.
+    pub num_kv_heads: usize,
+    /// Elements of a head.
+    pub head_dim: usize,
+    /// What `q k` is multiplied by.
+    pub scale: f32,
+    /// Where given, a score becomes `cap * tanh(score / cap)`.
+    pub softcap: Option<f32>,
+}
+
+/// What one query row sees, ordered by position.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RowKeys<'a> {
+    /// Cache slots that lie at the positions of their own number.
+    pub prefix: Range<usize>,
+    /// The slots at positions `prefix.end`, `prefix.end + 1`, and so on.
+    pub tail: &'a [u32],
+}
+
+impl RowKeys<'_> {
+    /// One past the last position.
+    fn end(&self) -> usize {
+        self.prefix.end + self.tail.len()
+    }
+
+    /// The first position.
+    fn start(&self) -> usize {
+        self.prefix.start.min(self.prefix.end)
+    }
+
+    /// The blocks it sees something of.
+    fn blocks(&self) -> Range<usize> {
+        let first = self.start() / BLOCK;
+        first..if self.start() < self.end() { self.end().div_ceil(BLOCK) } else { first }
+    }
+
+    fn slot(&self, position: usize) -> usize {
+        position.checked_sub(self.prefix.end).map_or(position, |i| self.tail[i] as usize)
+    }
+}
+
+/// Attention of `m` query rows: `out = softmax(scale * q k^T) v` per head.
+///
+/// `q` and `out` are `[m, num_heads, head_dim]`, `k` and `v` `[slots, num_kv_heads, head_dim]`,
+/// `rows` holds what each query row sees. A row that sees nothing gets zeros.
+///
+/// # Panics
+/// If the lengths do not agree or a row names a slot that is not there.
+pub fn attention(
+    team: &Team,
+    shape: &AttentionShape,
+    q: &[f32],
+    k: &[f32],
+    v: &[f32],
+    rows: &[RowKeys<'_>],
+    out: &mut [f32],
+) {
+    attention_at(Level::get(), team, shape, q, k, v, rows, out);
+}
+
+/// [`attention`] with the instructions of `level`.
+#[allow(clippy::too_many_arguments, reason = "those of `attention`, and one")]
+fn attention_at(
+    level: Level,
+    team: &Team,
+    shape: &AttentionShape,
+    q: &[f32],
+    k: &[f32],
+    v: &[f32],
+    rows: &[RowKeys<'_>],
+    out: &mut [f32],
+) {
+    let m = rows.len();
+    let &AttentionShape { num_heads, num_kv_heads, head_dim, .. } = shape;
+    assert_eq!(q.len(), m * num_heads * head_dim, "queries of {m} rows");
+    assert_eq!(out.len(), q.len(), "output of {m} rows");
+    assert_eq!(k.len(), v.len(), "keys and values");
+    if q.is_empty() {
+        return;
+    }
+    assert!(
+        num_kv_heads > 0 && num_heads.is_multiple_of(num_kv_heads),
+        "{num_heads} heads over {num_kv_heads}"
+    );
+    let slots = k.len() / (num_kv_heads * head_dim);
+    for row in rows {
+        assert!(row.prefix.is_empty() || row.prefix.end <= slots, "slots {:?} of {slots}", row.prefix);
+        assert!(row.tail.iter().all(|&slot| (slot as usize) < slots), "tail slots beyond {slots}");
+    }
+    let call = Call { level, shape, q, k, v, rows, out: Cells { data: out.as_mut_ptr(), width: head_dim } };
+    let start = rows.iter().map(RowKeys::start).min().unwrap_or(0) / BLOCK;
+    let end = rows.iter().map(RowKeys::end).max().unwrap_or(0).div_ceil(BLOCK);
+    let blocks = end.saturating_sub(start);
+    let chunks = m.div_ceil(ROWS);
+    let partial_len = m * num_heads * blocks * (head_dim + 2);
+    if blocks > 1 && num_kv_heads * chunks < 4 * team.threads() && partial_len <= MAX_PARTIAL {
+        call.by_block(team, start..end);
+    } else {
+        team.run(|worker, workers| {
+            let mut scratch = Scratch::new(shape);
+            let items = num_kv_heads * chunks;
+            for item in items * worker / workers..items * (worker + 1) / workers {
+                let first = item % chunks * ROWS;
+                call.by_rows(item / chunks, first..(first + ROWS).min(m), &mut scratch);
+            }
+        });
+    }
+}
+
+/// Query rows that go through the blocks together, so that a block is read from memory once for them.
+const ROWS: usize = 8;
+
+/// The most f32 the blocks' results may take, to be joined afterwards.
+const MAX_PARTIAL: usize = 1 << 21;
+
+/// One call of [`attention`].
+struct Call<'a> {
+    level: Level,
+    shape: &'a AttentionShape,
+    q: &'a [f32],
+    k: &'a [f32],
+    v: &'a [f32],
+    rows: &'a [RowKeys<'a>],
+    out: Cells,
+}
+
+impl Call<'_> {
+    /// Query heads of a key head.
+    fn group(&self) -> usize {
+        self.shape.num_heads / self.shape.num_kv_heads
+    }
+
+    /// Some rows of one key head, block after block.
+    fn by_rows(&self, kv_head: usize, rows: Range<usize>, scratch: &mut Scratch) {
+        let (group, head_dim) = (self.group(), self.shape.head_dim);
+        let keys = &self.rows[rows.clone()];
+        let start = keys.iter().map(RowKeys::start).min().unwrap_or(0) / BLOCK;
+        let end = keys.iter().map(RowKeys::end).max().unwrap_or(0).div_ceil(BLOCK);
+        let Scratch { block, states, sums } = scratch;
+        states.fill(0.0);
+        sums.fill((f32::NEG_INFINITY, 0.0));
+        for b in start..end {
+            for (i, row) in rows.clone().enumerate() {
+                if self.block(kv_head, row, b, block) {
+                    let first = b == self.rows[row].blocks().start;
+                    for h in 0..group {
+                        let part = Part {
+                            max: block.max[h],
+                            sum: block.sum[h],
+                            acc: &block.acc[h * head_dim..][..head_dim],
+                        };
+                        let at = i * group + h;
+                        join(
+                            self.level,
+                            &mut sums[at],
+                            &mut states[at * head_dim..][..head_dim],
+                            &part,
+                            first,
+                        );
+                    }
+                }
+            }
+        }
+        for (i, row) in rows.enumerate() {
+            for h in 0..group {
+                let at = i * group + h;
+                // SAFETY: the cell exists, and this item alone has this row and head.
+                let out = unsafe { self.out.get(row * self.shape.num_heads + kv_head * group + h) };
+                finish(sums[at].1, &states[at * head_dim..][..head_dim], out);
+            }
+        }
+    }
+
+    /// All rows, the blocks shared out among the workers and joined afterwards: for few rows.
+    fn by_block(&self, team: &Team, range: Range<usize>) {
+        let (m, heads, head_dim, blocks) =
+            (self.rows.len(), self.shape.num_heads, self.shape.head_dim, range.len());
+        let group = self.group();
+        let width = head_dim + 2; // acc, max, sum
+        PARTIAL.with_borrow_mut(|partial| {
+            partial.resize(partial.len().max(m * heads * blocks * width), 0.0);
+            let cells = Cells { data: partial.as_mut_ptr(), width };
+            team.run(|worker, workers| {
+                let mut scratch = Scratch::new(self.shape);
+                let items = self.shape.num_kv_heads * blocks;
+                for item in items * worker / workers..items * (worker + 1) / workers {
+                    let (kv_head, b) = (item / blocks, item % blocks);
+                    for row in 0..m {
+                        if self.block(kv_head, row, range.start + b, &mut scratch.block) {
+                            for h in 0..group {
+                                // SAFETY: the cell exists, and this item alone has this block and head.
+                                let cell =
+                                    unsafe { cells.get((row * heads + kv_head * group + h) * blocks + b) };
+                                cell[..head_dim]
+                                    .copy_from_slice(&scratch.block.acc[h * head_dim..][..head_dim]);
+                                cell[head_dim] = scratch.block.max[h];
+                                cell[head_dim + 1] = scratch.block.sum[h];
+                            }
+                        }
+                    }
+                }
+            });
+            let partial = &partial[..];
+            team.run(|worker, workers| {
+                let mut state = vec![0.0; head_dim];
+                let items = m * heads;
+                for item in items * worker / workers..items * (worker + 1) / workers {
+                    let keys = &self.rows[item / heads];
+                    let mut sum = (f32::NEG_INFINITY, 0.0);
+                    for b in keys.blocks() {
+                        let cell = &partial[(item * blocks + b - range.start) * width..][..width];
+                        let part =
+                            Part { max: cell[head_dim], sum: cell[head_dim + 1], acc: &cell[..head_dim] };
+                        join(self.level, &mut sum, &mut state, &part, b == keys.blocks().start);
+                    }
+                    // SAFETY: the cell exists, and this item alone has this row and head.
+                    finish(sum.1, &state, unsafe { self.out.get(item) });
+                }
+            });
+        });
+    }
+
+    /// Row `row` with block `b`: all query heads of `kv_head`. False where the row sees nothing there.
+    fn block(&self, kv_head: usize, row: usize, b: usize, block: &mut Block) -> bool {
+        let keys = &self.rows[row];
+        let (first, end) = (keys.start().max(b * BLOCK), keys.end().min((b + 1) * BLOCK));
+        if first >= end {
+            return false;
+        }
+        let &AttentionShape { num_heads, num_kv_heads, head_dim, .. } = self.shape;
+        let mut slots = [0usize; BLOCK];
+        for (slot, position) in slots.iter_mut().zip(first..end) {
+            *slot = (keys.slot(position) * num_kv_heads + kv_head) * head_dim;
+        }
+        let slots = &slots[..end - first];
+        let group = self.group();
+        let q = &self.q[(row * num_heads + kv_head * group) * head_dim..][..group * head_dim];
+        block.compute(self.level, self.shape, q, self.k, self.v, slots, first % BLOCK);
+        true
+    }
+}
+
+thread_local! {
+    /// Results of blocks, kept from call to call.
+    static PARTIAL: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What a worker needs to hold.
+struct Scratch {
+    block: Block,
+    /// Running values, `[ROWS, group, head_dim]`.
+    states: Vec<f32>,
+    /// Running maximums and sums, `[ROWS, group]`.
+    sums: Vec<(f32, f32)>,
+}
+
+impl Scratch {
+    fn new(shape: &AttentionShape) -> Self {
+        let group = shape.num_heads / shape.num_kv_heads;
+        Self {
+            block: Block::new(shape),
+            states: vec![0.0; ROWS * group * shape.head_dim],
+            sums: vec![(0.0, 0.0); ROWS * group],
+        }
+    }
+}
+
+/// The result of a block for one head.
+struct Part<'a> {
+    max: f32,
+    sum: f32,
+    acc: &'a [f32],
+}
+
+/// Takes a block into the running maximum and sum (`total`) and values (`acc`).
+fn join(level: Level, total: &mut (f32, f32), acc: &mut [f32], part: &Part<'_>, first: bool) {
+    if first {
+        *total = (part.max, part.sum);
+        acc.copy_from_slice(part.acc);
+        return;
+    }
+    let max = if part.max > total.0 { part.max } else { total.0 };
+    let (old_scale, new_scale) = (exp(total.0 - max), exp(part.max - max));
+    *total = (max, total.1 * old_scale + part.sum * new_scale);
+    let new = part.acc;
+    dispatch!(level, |S| fn(acc: &mut [f32], new: &[f32], old_scale: f32, new_scale: f32) {
+        for (acc, new) in acc.iter_mut().zip(new) {
+            *acc = *acc * old_scale + new * new_scale;
+        }
+    });
+}
+
+fn finish(sum: f32, acc: &[f32], out: &mut [f32]) {
+    if sum == 0.0 {
+        out.fill(0.0); // the row sees nothing
+        return;
+    }
+    for (o, acc) in out.iter_mut().zip(acc) {
+        *o = acc / sum;
+    }
+}
+
+/// Cells of `width` f32, written by different workers.
+struct Cells {
+    data: *mut f32,
+    width: usize,
+}
+
+// SAFETY: workers take different cells.
+unsafe impl Sync for Cells {}
+
+impl Cells {
+    /// # Safety
+    /// The cell must exist, and no other reference to it may.
+    #[allow(clippy::mut_from_ref, reason = "each cell is taken once at a time")]
+    unsafe fn get(&self, item: usize) -> &mut [f32] {
+        // SAFETY: the caller vouches for it.
+        unsafe { std::slice::from_raw_parts_mut(self.data.add(item * self.width), self.width) }
+    }
+}

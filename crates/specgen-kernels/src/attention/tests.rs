@@ -1,0 +1,166 @@
+//! Attention against the textbook, and against itself under every schedule and instruction set.
+#![allow(clippy::unwrap_used)]
+use super::*;
+use crate::testing::Rng;
+use proptest::prelude::*;
+
+struct Case {
+    shape: AttentionShape,
+    q: Vec<f32>,
+    k: Vec<f32>,
+    v: Vec<f32>,
+}
+
+fn case(rng: &mut Rng, m: usize, slots: usize, kv_heads: usize, group: usize, head_dim: usize) -> Case {
+    let num_heads = kv_heads * group;
+    let shape = AttentionShape {
+        num_heads,
+        num_kv_heads: kv_heads,
+        head_dim,
+        scale: 1.0 / (head_dim as f32).sqrt(),
+        softcap: if rng.next().is_multiple_of(2) { Some(5.0) } else { None },
+    };
+    let q = rng.normals(m * num_heads * head_dim).iter().map(|x| x * 3.0).collect();
+    Case {
+        shape,
+        q,
+        k: rng.normals(slots * kv_heads * head_dim),
+        v: rng.normals(slots * kv_heads * head_dim),
+    }
+}
+
+impl Case {
+    fn run(&self, level: Level, threads: usize, rows: &[RowKeys<'_>]) -> Vec<u32> {
+        let mut out = vec![f32::NAN; self.q.len()];
+        attention_at(level, &Team::new(threads), &self.shape, &self.q, &self.k, &self.v, rows, &mut out);
+        out.iter().map(|x| x.to_bits()).collect()
+    }
+
+    /// Softmax by the book, in f64.
+    fn naive(&self, rows: &[RowKeys<'_>]) -> Vec<f64> {
+        let AttentionShape { num_heads, num_kv_heads, head_dim, scale, softcap } = self.shape;
+        let mut out = vec![0.0; self.q.len()];
+        for (r, keys) in rows.iter().enumerate() {
+            let slots: Vec<usize> =
+                keys.prefix.clone().chain(keys.tail.iter().map(|&slot| slot as usize)).collect();
+            for h in 0..num_heads {
+                let at = |slot: usize| (slot * num_kv_heads + h / (num_heads / num_kv_heads)) * head_dim;
+                let q = &self.q[(r * num_heads + h) * head_dim..][..head_dim];
+                let scores: Vec<f64> = slots
+                    .iter()
+                    .map(|&slot| {
+                        let dot: f64 = q
+                            .iter()
+                            .zip(&self.k[at(slot)..])
+                            .map(|(&q, &k)| f64::from(q) * f64::from(k))
+                            .sum();
+                        let s = dot * f64::from(scale);
+                        softcap.map_or(s, |cap| f64::from(cap) * (s / f64::from(cap)).tanh())
+                    })
+                    .collect();
+                let max = scores.iter().copied().fold(f64::MIN, f64::max);
+                let sum: f64 = scores.iter().map(|s| (s - max).exp()).sum();
+                for (&slot, s) in slots.iter().zip(&scores) {
+                    for d in 0..head_dim {
+                        out[(r * num_heads + h) * head_dim + d] +=
+                            (s - max).exp() / sum * f64::from(self.v[at(slot) + d]);
+                    }
+                }
+            }
+        }
+        out
+    }
+}
+
+/// Rows `from..from + m` of a chain, each seeing itself and at most `window` positions.
+fn chain(from: usize, m: usize, window: usize) -> Vec<RowKeys<'static>> {
+    (from + 1..=from + m).map(|end| RowKeys { prefix: end.saturating_sub(window)..end, tail: &[] }).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn equals_the_textbook_and_itself(
+        from in 0usize..400, m in 1usize..=19, window in prop_oneof![1usize..150, Just(1000)],
+        kv_heads in 1usize..=2, group in 1usize..=6, head_dim in prop_oneof![Just(8), Just(24), Just(64), Just(80), Just(128)],
+        threads in 1usize..=4, seed: u64,
+    ) {
+        let mut rng = Rng::new(seed);
+        let case = case(&mut rng, m, from + m, kv_heads, group, head_dim);
+        let rows = chain(from, m, window);
+        let got = case.run(Level::get(), threads, &rows);
+        for (got, want) in got.iter().zip(case.naive(&rows)) {
+            let got = f64::from(f32::from_bits(*got));
+            prop_assert!((got - want).abs() < 2e-5, "{} for {}", got, want);
+        }
+        for level in Level::available() {
+            prop_assert_eq!(&case.run(level, 1, &rows), &got, "{:?}", level);
+        }
+        // Each row alone, from the other end.
+        let width = case.shape.num_heads * head_dim;
+        for r in (0..m).rev() {
+            let one = Case { q: case.q[r * width..(r + 1) * width].to_vec(), k: case.k.clone(), v: case.v.clone(), ..case };
+            prop_assert_eq!(&one.run(Level::get(), threads, &rows[r..r + 1])[..], &got[r * width..(r + 1) * width]);
+        }
+    }
+
+    #[test]
+    fn a_tail_equals_a_chain(
+        prefix in 0usize..200, tail in 1usize..80, start in 0usize..200, group in 1usize..=3, seed: u64,
+    ) {
+        let mut rng = Rng::new(seed);
+        let (head_dim, slots, start) = (40, prefix + 2 * tail, start.min(prefix));
+        let mut case = case(&mut rng, 1, slots, 1, group, head_dim);
+        let chain = case.run(Level::get(), 2, &[RowKeys { prefix: start..prefix + tail, tail: &[] }]);
+        // The same keys at the same positions, in other slots; what they leave is made useless.
+        let places: Vec<u32> = (0..tail).map(|i| (slots - 1 - i) as u32).collect();
+        for cache in [&mut case.k, &mut case.v] {
+            let old = cache.clone();
+            cache[prefix * head_dim..].fill(f32::NAN);
+            for (i, &slot) in places.iter().enumerate() {
+                cache[slot as usize * head_dim..][..head_dim]
+                    .copy_from_slice(&old[(prefix + i) * head_dim..][..head_dim]);
+            }
+        }
+        let tree = case.run(Level::get(), 2, &[RowKeys { prefix: start..prefix, tail: &places }]);
+        prop_assert_eq!(chain, tree);
+    }
+}
+
+#[test]
+fn long_contexts_take_the_same_bits_on_both_schedules() {
+    let mut rng = Rng::new(11);
+    let case = case(&mut rng, 3, 1500, 2, 3, 32);
+    let rows = chain(1490, 3, 10_000);
+    let by_block = case.run(Level::get(), 3, &rows);
+    let mut out = vec![0.0; case.q.len()];
+    let call = Call {
+        level: Level::get(),
+        shape: &case.shape,
+        q: &case.q,
+        k: &case.k,
+        v: &case.v,
+        rows: &rows,
+        out: Cells { data: out.as_mut_ptr(), width: 32 },
+    };
+    let mut scratch = Scratch::new(&case.shape);
+    call.by_rows(0, 0..3, &mut scratch);
+    call.by_rows(1, 0..3, &mut scratch);
+    assert_eq!(out.iter().map(|x| x.to_bits()).collect::<Vec<_>>(), by_block);
+}
+
+#[test]
+fn a_row_that_sees_nothing_gets_zeros_and_a_bad_number_stays_in_its_row() {
+    let mut case = case(&mut Rng::new(1), 3, 70, 1, 2, 16);
+    let rows = [
+        RowKeys { prefix: 0..70, tail: &[] },
+        RowKeys { prefix: 5..5, tail: &[] },
+        RowKeys { prefix: 0..0, tail: &[3, 9] },
+    ];
+    let clean = case.run(Level::get(), 2, &rows);
+    assert!(clean[32..64].iter().all(|&x| x == 0));
+    case.q[3] = f32::NAN;
+    let out = case.run(Level::get(), 2, &rows);
+    assert!(out[..16].iter().all(|&x| f32::from_bits(x).is_nan()));
+    assert_eq!(out[16..], clean[16..]);
+}
