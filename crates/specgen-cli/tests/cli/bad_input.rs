@@ -190,7 +190,7 @@ fn options_that_do_not_fit_the_model() {
     let cases: &[(&[&str], &str)] = &[
         (&["--context", "8"], "but the context holds 8"),
         (&["--logit-bias", "999999=1"], "logit_bias names token 999999, but the vocabulary ends at 49151"),
-        (&["--context", "999999999"], "bytes of memory, but only"),
+        (&["--context", "999999999"], "the model was trained on 8192"),
         (&["--tokenizer", "/nowhere/tokenizer.json"], "/nowhere/tokenizer.json"),
         (&["--tokenizer-pre", "klingon"], "klingon"),
         (&["--chat-template", "/nowhere/template.jinja"], "/nowhere/template.jinja"),
