@@ -65,6 +65,9 @@ impl Input {
                 Ok(text) => Ok(Line::Text(text)),
                 Err(ReadlineError::Eof) => Ok(Line::End),
                 Err(ReadlineError::Interrupted) => Ok(Line::Interrupted),
+                Err(ReadlineError::Io(error)) if error.kind() == std::io::ErrorKind::InvalidData => {
+                    Ok(Line::Bad(anyhow::anyhow!("the line is not UTF-8; it was not sent")))
+                }
                 Err(error) => Err(error).context("the terminal cannot be read"),
             },
             Self::Pipe { line } => {

@@ -123,7 +123,7 @@ fn models_that_are_not_there() {
     assert!(error.contains("did you mean smollm2-135m-instruct"), "{error}");
     let error = run(&mut specgen(&["generate", "x", "-m", "./nowhere/model.gguf"])).fails(1);
     assert!(
-        error.starts_with("./nowhere/model.gguf: ") && error.matches("not found").count() == 1,
+        error.starts_with("./nowhere/model.gguf: ") && error.matches("no such file or folder").count() == 1,
         "{error}"
     );
     let error = run(&mut specgen(&["generate", "x", "-m", ""])).fails(1);

@@ -60,7 +60,10 @@ impl Reference {
         }
         match HubReference::parse(text) {
             Some(hub) if !is_path_like(text) => Ok(Self::Hub(hub)),
-            _ => Err(Error::io(path, std::io::ErrorKind::NotFound.into())),
+            _ => {
+                let source = std::io::Error::new(std::io::ErrorKind::NotFound, "no such file or folder");
+                Err(Error::io(path, source))
+            }
         }
     }
 }
