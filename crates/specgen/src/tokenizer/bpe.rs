@@ -151,7 +151,8 @@ pub(super) fn read_merges(merges: &[Vec<u8>], vocab: &Vocab, by_text: &ByBytes) 
     let mut table = HashMap::with_capacity(merges.len());
     for (rank, merge) in merges.iter().enumerate() {
         let bad = |why: &str| {
-            format!("merge {rank} (`{}`) {why}", String::from_utf8_lossy(&merge[..merge.len().min(80)]))
+            let shown = String::from_utf8_lossy(&merge[..merge.len().min(80)]);
+            format!("merge {rank} (`{}`) {why}", shown.escape_debug())
         };
         // A token may begin with a space, so the separator is looked for from the second byte on.
         let space = merge.iter().skip(1).position(|&byte| byte == b' ').map(|at| at + 1);
