@@ -3,6 +3,7 @@
 
 mod reference;
 
+use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
@@ -10,7 +11,17 @@ use serde_json::{Map, Value, json};
 use specgen::chat::{ChatTemplate, Message, RenderOptions};
 
 /// Where we refuse and Python renders, or the reverse: template, conversation (`*` for all), why.
-const EXCEPTIONS: &[(&str, &str, &str)] = &[];
+const EXCEPTIONS: &[(&str, &str, &str)] = &[
+    (
+        "CohereForAI-c4ai-command-r-plus-tool_use",
+        "*",
+        "walks `tools` even where there are none; ours is an empty walk",
+    ),
+    ("NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use", "*", "the same"),
+    ("NousResearch-Hermes-3-Llama-3.1-8B-tool_use", "*", "the same"),
+    ("llama-cpp-deepseek-r1", "*", "prints a generator as JSON, which Python refuses; ours is its items"),
+    ("meetkai-functionary-medium-v3.1", "*", "`safe` with `+`: Python escapes the tools as HTML; refused"),
+];
 
 struct Conversation {
     name: &'static str,
@@ -42,14 +53,17 @@ fn conversations() -> Vec<Conversation> {
             }
         }
     }]);
-    let arguments = json!({"city": "São Paulo", "days": 2, "exact": true, "note": null, "list": [1.5, "a'b"]});
+    let arguments =
+        json!({"city": "São Paulo", "days": 2, "exact": true, "note": null, "list": [1.5, "a'b"]});
     let call = json!({"id": "abcdef123", "type": "function", "function": {"name": "get_weather", "arguments": arguments}});
     let called = message(json!({"role": "assistant", "content": null, "tool_calls": [call]}));
-    let said_and_called = message(json!({"role": "assistant", "content": "Let me see.", "tool_calls": [call, call]}));
+    let said_and_called =
+        message(json!({"role": "assistant", "content": "Let me see.", "tool_calls": [call, call]}));
     let result = message(json!({
         "role": "tool", "name": "get_weather", "tool_call_id": "abcdef123", "content": "{\"sky\": \"clear\"}"
     }));
-    let thought = message(json!({"role": "assistant", "content": "4", "reasoning_content": "2 and 2\nmake 4"}));
+    let thought =
+        message(json!({"role": "assistant", "content": "4", "reasoning_content": "2 and 2\nmake 4"}));
     let options = |prompt: bool, tools: Option<&Value>, extra: Value| RenderOptions {
         add_generation_prompt: prompt,
         tools: tools.cloned(),
@@ -61,11 +75,7 @@ fn conversations() -> Vec<Conversation> {
     vec![
         one("user", vec![user("Hi!")], options(true, None, none())),
         one("user, no prompt", vec![user("Hi!")], options(false, None, none())),
-        one(
-            "turns",
-            vec![system(), user("1+1?"), assistant("2"), user("2+2?")],
-            options(true, None, none()),
-        ),
+        one("turns", vec![system(), user("1+1?"), assistant("2"), user("2+2?")], options(true, None, none())),
         one("ended", vec![system(), user("1+1?"), assistant("2")], options(false, None, none())),
         one("odd text", vec![system(), user(odd), assistant(odd), user(odd)], options(true, None, none())),
         one("empty", vec![system(), user("")], options(true, None, none())),
@@ -80,7 +90,14 @@ fn conversations() -> Vec<Conversation> {
         ),
         one(
             "tool calls and answer",
-            vec![user("Weather?"), said_and_called, result.clone(), result, assistant("Clear."), user("Thanks")],
+            vec![
+                user("Weather?"),
+                said_and_called,
+                result.clone(),
+                result,
+                assistant("Clear."),
+                user("Thanks"),
+            ],
             options(true, Some(&tools), none()),
         ),
         one("ends in a call", vec![user("Weather?"), called], options(false, Some(&tools), none())),
@@ -89,12 +106,20 @@ fn conversations() -> Vec<Conversation> {
         one(
             "thinking off",
             vec![system(), user("2+2?")],
-            options(true, None, json!({"enable_thinking": false, "thinking": false, "reasoning_effort": "low"})),
+            options(
+                true,
+                None,
+                json!({"enable_thinking": false, "thinking": false, "reasoning_effort": "low"}),
+            ),
         ),
         one(
             "thinking on",
             vec![user("2+2?"), assistant("<think>\nhm\n</think>\n\n4"), user("Sure?")],
-            options(true, None, json!({"enable_thinking": true, "thinking": true, "date_string": "1 Jan 2030"})),
+            options(
+                true,
+                None,
+                json!({"enable_thinking": true, "thinking": true, "date_string": "1 Jan 2030"}),
+            ),
         ),
     ]
 }
@@ -136,14 +161,15 @@ fn templates_render_as_in_python() {
     let expected = in_python(&jinja2, &jobs);
 
     let (mut same, mut refused, mut failures) = (0, 0, Vec::new());
+    let mut used = BTreeSet::new();
     let mut expected = expected.iter();
     for (name, source) in &templates {
         let template = ChatTemplate::new(source, Some("<s>"), Some("</s>"));
         for conversation in &conversations {
             let expected = expected.next().unwrap();
-            let excepted = EXCEPTIONS
-                .iter()
-                .any(|(template, which, _)| template == name && (*which == "*" || *which == conversation.name));
+            let excepted = EXCEPTIONS.iter().position(|(template, which, _)| {
+                template == name && ["*", conversation.name].contains(which)
+            });
             let found = match &template {
                 Ok(template) => {
                     template.render(&conversation.messages, &conversation.options).map_err(|e| e.to_string())
@@ -161,7 +187,10 @@ fn templates_render_as_in_python() {
                 }
                 // A text that differs is never excused.
                 (Some(expected), Ok(found)) => difference(expected, &found),
-                (Some(_), Err(_)) | (None, Ok(_)) if excepted => continue,
+                (Some(_), Err(_)) | (None, Ok(_)) if excepted.is_some() => {
+                    used.extend(excepted);
+                    continue;
+                }
                 (Some(_), Err(error)) => format!("refused: {error}"),
                 (None, Ok(_)) => format!("rendered, but Python says {}", expected["error"]),
             };
@@ -171,6 +200,7 @@ fn templates_render_as_in_python() {
     eprintln!("{same} texts are the same, {refused} are refused by both, of {} templates", templates.len());
     assert!(failures.is_empty(), "{} differ:\n{}", failures.len(), failures.join("\n"));
     assert!(same > 10 * templates.len());
+    assert_eq!(used.len(), EXCEPTIONS.len(), "an exception is no longer needed");
 }
 
 fn difference(expected: &str, found: &str) -> String {

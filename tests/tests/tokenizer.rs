@@ -51,7 +51,8 @@ fn streamed(tokenizer: &Tokenizer, ids: &[u32], skip_special: bool) -> String {
 }
 
 fn golden(name: &str) {
-    let json = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(format!("{name}.json")));
+    let json =
+        std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(format!("{name}.json")));
     let golden: Golden = serde_json::from_slice(&json.unwrap()).unwrap();
     assert!(golden.model.contains(name) && golden.tokenize.len() >= 10 && !golden.greedy.is_empty());
     let path = models().join(format!("{name}.gguf"));
@@ -123,7 +124,8 @@ fn vocabularies_of_llama_cpp() {
             continue;
         }
         let tokenizer = tokenizer.unwrap_or_else(|error| panic!("{name}: {error}"));
-        let read = |suffix: &str| std::fs::read_to_string(folder.join(format!("ggml-vocab-{name}.gguf{suffix}")));
+        let read =
+            |suffix: &str| std::fs::read_to_string(folder.join(format!("ggml-vocab-{name}.gguf{suffix}")));
         // baichuan comes without texts: that it opens is all there is to check.
         let (Ok(texts), Ok(ids)) = (read(".inp"), read(".out")) else {
             assert_eq!(name, "baichuan");

@@ -17,7 +17,18 @@ pub fn llama_cpp_models() -> Result<PathBuf, String> {
     let folder = cache().join("llama-cpp-python-0.3.36");
     once(&folder, |work| {
         let package = "llama-cpp-python==0.3.36";
-        let pip = ["-m", "pip", "download", "-q", "--no-deps", "--no-binary", "llama-cpp-python", package, "-d", "."];
+        let pip = [
+            "-m",
+            "pip",
+            "download",
+            "-q",
+            "--no-deps",
+            "--no-binary",
+            "llama-cpp-python",
+            package,
+            "-d",
+            ".",
+        ];
         run(Path::new("python3"), &pip, work)?;
         let archive = "llama_cpp_python-0.3.36.tar.gz";
         let models = "llama_cpp_python-0.3.36/vendor/llama.cpp/models";
@@ -67,7 +78,14 @@ fn run(program: &Path, arguments: &[&str], folder: &Path) -> Result<(), String> 
         return Ok(());
     }
     let errors = String::from_utf8_lossy(&output.stderr);
-    let offline = ["No matching distribution", "onnection", "timed out", "resolution", "Could not fetch", "No module named pip"];
+    let offline = [
+        "No matching distribution",
+        "onnection",
+        "timed out",
+        "resolution",
+        "Could not fetch",
+        "No module named pip",
+    ];
     assert!(
         offline.iter().any(|sign| errors.contains(sign)),
         "{} {} failed: {errors}",

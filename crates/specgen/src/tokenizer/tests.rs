@@ -63,7 +63,8 @@ fn sentence_piece() -> Metadata {
     let mut kinds = vec![2, 3, 3];
     tokens.extend((0..=255).map(|byte| format!("<0x{byte:02X}>")));
     kinds.extend([6; 256]);
-    let words = [("▁", -9.0), ("a", -8.0), ("b", -7.0), ("ab", -2.0), ("ba", -1.0), ("▁a", -3.0), ("▁ab", -4.0)];
+    let words =
+        [("▁", -9.0), ("a", -8.0), ("b", -7.0), ("ab", -2.0), ("ba", -1.0), ("▁a", -3.0), ("▁ab", -4.0)];
     let mut scores = vec![0.0; tokens.len()];
     for (word, score) in words {
         tokens.push(word.to_owned());
@@ -96,7 +97,10 @@ fn spelled(tokenizer: &Tokenizer, text: &str, parse_special: bool) -> Vec<String
 fn byte_pair_merges_and_special_tokens() {
     let tokenizer = open(&byte_pair()).unwrap();
     assert_eq!(spelled(&tokenizer, "hello hello", true), ["hello", "Ġhello"]);
-    assert_eq!(spelled(&tokenizer, "hell<think>é<|im_end|>", true), ["hell", "<think>", "Ã", "©", "<|im_end|>"]);
+    assert_eq!(
+        spelled(&tokenizer, "hell<think>é<|im_end|>", true),
+        ["hell", "<think>", "Ã", "©", "<|im_end|>"]
+    );
     // Text from strangers never holds control tokens, but user-defined ones are text.
     let plain = spelled(&tokenizer, "<think><|im_end|><|im_start|>", false);
     assert_eq!(plain[0], "<think>");
@@ -123,7 +127,9 @@ fn sentence_piece_merges_by_score() {
     assert_eq!(spelled(&tokenizer, "ab a", false), ["▁ab", "▁a"]);
     assert_eq!(spelled(&tokenizer, "é", false), ["▁", "<0xC3>", "<0xA9>"]);
     // The letters of a control or byte token are letters.
-    assert!(!spelled(&tokenizer, "</s><0x0A>", false).iter().any(|token| token == "</s>" || token == "<0x0A>"));
+    assert!(
+        !spelled(&tokenizer, "</s><0x0A>", false).iter().any(|token| token == "</s>" || token == "<0x0A>")
+    );
     // A text after a special token begins anew.
     assert_eq!(spelled(&tokenizer, "a</s>a", true), ["▁a", "</s>", "▁a"]);
     let ids = tokenizer.encode("a b\né", false).unwrap();
@@ -150,7 +156,8 @@ fn phi_3_swallows_space_after_special_tokens() {
 
 #[test]
 fn gemma_4_merges_characters() {
-    let mut tokens: Vec<String> = ["<bos>", "<eos>", "</s>", "<|tool_response>", "<turn|>"].map(str::to_owned).into();
+    let mut tokens: Vec<String> =
+        ["<bos>", "<eos>", "</s>", "<|tool_response>", "<turn|>"].map(str::to_owned).into();
     tokens.extend((0..=255).map(|byte| format!("<0x{byte:02X}>")));
     tokens.extend(["▁", "a", "b", "\n", "\n\n", "▁a", "▁ab"].map(str::to_owned));
     let mut kinds = vec![3, 3, 1, 3, 3];
@@ -314,7 +321,8 @@ fn a_tokenizer_json_agrees_with_the_metadata() {
     std::fs::write(&path, tokenizer_json().to_string()).unwrap();
     let config = r#"{"eos_token": {"content": "<|im_end|>"}, "bos_token": null, "add_bos_token": false}"#;
     std::fs::write(dir.path().join("tokenizer_config.json"), config).unwrap();
-    std::fs::write(dir.path().join("generation_config.json"), r#"{"eos_token_id": [261, 3, 70000]}"#).unwrap();
+    std::fs::write(dir.path().join("generation_config.json"), r#"{"eos_token_id": [261, 3, 70000]}"#)
+        .unwrap();
     let (json, gguf) = (Tokenizer::from_file(&path).unwrap(), open(&byte_pair()).unwrap());
     assert_eq!((json.bos(), json.eos(), json.adds_bos()), (None, Some(261), false));
     assert_eq!(json.end_of_generation(), [3, 261]);
@@ -351,7 +359,12 @@ fn broken_tokenizer_files_are_errors() {
         (edited(&|v| v["model"]["vocab"] = serde_json::json!({})), ""),
         (edited(&|v| v["model"]["vocab"]["he"] = 4_000_000_000_u32.into()), ""),
         (edited(&|v| v["model"]["merges"] = serde_json::json!(["q zz"])), ""),
-        (edited(&|v| v["decoder"] = serde_json::json!({"type": "WordPiece", "prefix": "##", "cleanup": true})), "WordPiece"),
+        (
+            edited(&|v| {
+                v["decoder"] = serde_json::json!({"type": "WordPiece", "prefix": "##", "cleanup": true})
+            }),
+            "WordPiece",
+        ),
     ] {
         std::fs::write(&path, &content).unwrap();
         let error = Tokenizer::from_file(&path).unwrap_err().to_string();
