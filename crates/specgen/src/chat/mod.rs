@@ -10,6 +10,7 @@ use std::path::Path;
 
 use minijinja::value::{Kwargs, Rest};
 use minijinja::{Environment, ErrorKind, UndefinedBehavior};
+use regex::Regex;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
@@ -265,10 +266,10 @@ fn environment() -> Environment<'static> {
     environment.set_unknown_method_callback(python::method);
     environment.add_filter("tojson", python::tojson);
     environment.add_filter("string", |value: minijinja::Value| python::string(&value));
-    // Python writes a list in its own way before it changes case, and does not iterate over None.
     environment.add_filter("upper", |value: minijinja::Value| python::string(&value).to_uppercase());
     environment.add_filter("lower", |value: minijinja::Value| python::string(&value).to_lowercase());
-    environment.add_test("iterable", |value: &minijinja::Value| !value.is_none() && value.try_iter().is_ok());
+    environment.add_filter("join", python::join);
+    environment.add_test("iterable", |value: minijinja::Value| !value.is_none() && value.try_iter().is_ok());
     environment.add_function("raise_exception", |message: String| -> Result<String, minijinja::Error> {
         Err(minijinja::Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Refused(message)))
     });
@@ -279,6 +280,13 @@ fn environment() -> Environment<'static> {
 }
 
 fn add(environment: &mut Environment<'static>, name: &'static str, source: &str) -> Result<()> {
+    let safe_in_sum = Regex::new(r"\|\s*safe\s*\+|\+[^|{}]*\|\s*safe\b").expect("a valid pattern");
+    if safe_in_sum.is_match(source) {
+        environment.add_filter("safe", |_: minijinja::Value| -> Result<String, minijinja::Error> {
+            let why = "`+` after `safe` makes Python escape the rest as HTML, which is not done here";
+            Err(minijinja::Error::new(ErrorKind::InvalidOperation, why))
+        });
+    }
     environment.add_template_owned(name, without_generation_marks(source)).map_err(|e| failure(&e))
 }
 
@@ -361,6 +369,18 @@ mod tests {
             assert!(matches!(error, Error::Unsupported(_)), "{error}");
             assert!(error.to_string().contains("line 1"), "{error}");
         }
+    }
+
+    #[test]
+    fn what_python_would_escape_is_refused() {
+        let error = render("{{ 'a'|safe + '<' }}", &[hi()]).unwrap_err();
+        assert!(error.to_string().contains("HTML"), "{error}");
+        assert_eq!(render("{{ ('<' | tojson | safe) ~ '<' }}", &[hi()]).unwrap(), "\"<\"<");
+        assert_eq!(
+            render("{{ ['a', true, none]|join(',') }}{{ ['x']|upper }}", &[hi()]).unwrap(),
+            "a,True,None['X']"
+        );
+        assert_eq!(render("{{ none is iterable }}{{ 'a' is iterable }}", &[hi()]).unwrap(), "FalseTrue");
     }
 
     #[test]

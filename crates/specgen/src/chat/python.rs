@@ -123,6 +123,17 @@ fn float(x: f64) -> String {
     format!("{digits}e{sign}{exponent:0>2}")
 }
 
+/// `join`: items as [`string`] has them.
+pub(super) fn join(value: Value, joiner: Option<String>, kwargs: Kwargs) -> Result<String, Error> {
+    let attribute = kwargs.get::<Option<String>>("attribute")?;
+    kwargs.assert_all_used()?;
+    let items = value.try_iter()?.map(|item| match &attribute {
+        Some(attribute) => item.get_attr(attribute).map(|item| string(&item)),
+        None => Ok(string(&item)),
+    });
+    Ok(items.collect::<Result<Vec<_>, _>>()?.join(joiner.as_deref().unwrap_or_default()))
+}
+
 /// `tojson` as `transformers` has it: Python's `json.dumps` without HTML escapes.
 pub(super) fn tojson(value: Value, kwargs: Kwargs) -> Result<String, Error> {
     let indent = match kwargs.get::<Option<Value>>("indent")? {
