@@ -105,7 +105,9 @@ impl fmt::Debug for Device {
 
 #[cfg(feature = "cuda")]
 fn open_cuda(index: usize) -> Result<candle_core::Device> {
-    let fail = |e| Error::Unsupported(format!("cuda:{index} cannot be opened: {}", Error::from(e)));
+    let fail = |e: candle_core::Error| {
+        Error::Unsupported(format!("cuda:{index} cannot be opened: {}", Error::from(e)))
+    };
     // One real stream for target and draft: candle's default is a stream per thread, which races across threads.
     let device = candle_core::Device::new_cuda_with_stream(index).map_err(fail)?;
     Ok(device)
