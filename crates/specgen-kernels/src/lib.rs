@@ -6,6 +6,7 @@
 #![allow(clippy::needless_range_loop, reason = "indices over small arrays read like the arithmetic they do")]
 
 mod activations;
+mod arena;
 mod attention;
 mod blocks;
 mod definition;
@@ -13,25 +14,25 @@ mod dense;
 mod dequantize;
 mod format;
 mod isa;
+mod layout;
 pub mod math;
 mod matmul;
 mod matrix;
+mod packed;
 mod pointwise;
-mod portable;
 mod team;
 #[doc(hidden)]
 pub mod testing;
-#[cfg(target_arch = "x86_64")]
 mod tile;
-#[cfg(target_arch = "x86_64")]
-mod unpack;
 
 pub use activations::Activations;
+pub use arena::Arena;
 pub use attention::{AttentionShape, RowKeys, attention};
 pub use dequantize::dequantize;
 pub use format::Format;
-pub use matmul::matmul;
+pub use matmul::{Weights, matmul};
 pub use matrix::MatrixRef;
+pub use packed::Packed;
 pub use pointwise::{
     add_assign, add_bias, gelu_tanh_mul, rms_norm, rope_interleaved, rope_neox, scale_assign, silu_mul,
     softcap,

@@ -101,7 +101,7 @@ macro_rules! dispatch {
 }
 pub(crate) use dispatch;
 
-/// A kind of CPU as operations on 16 lanes of f32.
+/// A kind of CPU as operations on 16 lanes of f32 or i32.
 ///
 /// # Safety
 /// Of every function: the CPU has the kind's features, and pointers are good for what is read or
@@ -110,6 +110,8 @@ pub(crate) use dispatch;
 pub(crate) trait Isa: Copy {
     /// 16 x f32.
     type F: Copy;
+    /// 16 x i32.
+    type I: Copy;
     /// Activation rows that share a loaded line; more would not fit the registers.
     const ROWS: usize;
 
@@ -126,33 +128,21 @@ pub(crate) trait Isa: Copy {
     unsafe fn sum_f(a: Self::F) -> f32;
     /// Asks for the cache line at `at`, which may be anywhere.
     unsafe fn prefetch(at: *const u8);
-}
 
-/// The integer side, for CPUs with vectors worth writing by hand.
-///
-/// # Safety
-/// As for [`Isa`].
-#[cfg(target_arch = "x86_64")]
-#[allow(clippy::missing_safety_doc, reason = "said once, above")]
-pub(crate) trait IntIsa: Isa {
-    /// 16 x i32.
-    type I: Copy;
-
-    /// 16 rows of 16 bytes, `stride` bytes apart: line `i` has bytes `4 i..4 i + 4` of row `n` in lane `n`.
-    unsafe fn columns(from: *const u8, stride: usize) -> [Self::I; 4];
     unsafe fn load(from: *const u8) -> Self::I;
-    unsafe fn store(to: *mut u8, v: Self::I);
+    /// 16 unsigned bytes, one a lane.
+    unsafe fn load_u8(from: *const u8) -> Self::I;
+    /// 16 signed bytes, one a lane.
+    unsafe fn load_i8(from: *const u8) -> Self::I;
+    /// 32 unsigned bytes, two a lane, widened to halves.
+    unsafe fn load_u8_pairs(from: *const u8) -> Self::I;
     unsafe fn splat(x: i32) -> Self::I;
     unsafe fn and(a: Self::I, b: Self::I) -> Self::I;
     unsafe fn or(a: Self::I, b: Self::I) -> Self::I;
-    unsafe fn xor(a: Self::I, b: Self::I) -> Self::I;
     unsafe fn shl(a: Self::I, bits: i32) -> Self::I;
     /// Zeros come in.
     unsafe fn shr(a: Self::I, bits: i32) -> Self::I;
-    /// The sign comes in.
-    unsafe fn sar(a: Self::I, bits: i32) -> Self::I;
     unsafe fn add(a: Self::I, b: Self::I) -> Self::I;
-    unsafe fn sub(a: Self::I, b: Self::I) -> Self::I;
     unsafe fn mul(a: Self::I, b: Self::I) -> Self::I;
     /// `acc + sum of w[b] * x[b]` over 4 bytes: `w` unsigned (at most 63 unless `WIDE`), `x` signed.
     unsafe fn dot4<const WIDE: bool>(acc: Self::I, w: Self::I, x: [i8; 4]) -> Self::I;
@@ -160,8 +150,6 @@ pub(crate) trait IntIsa: Isa {
     unsafe fn dot2(acc: Self::I, w: Self::I, x: [i16; 2]) -> Self::I;
     /// To f32, ties to even.
     unsafe fn to_f(a: Self::I) -> Self::F;
-    /// The low half of each lane, an f16, to f32.
-    unsafe fn f16_to_f(a: Self::I) -> Self::F;
     unsafe fn mul_f(a: Self::F, b: Self::F) -> Self::F;
     /// `a * b - c`, rounded once.
     unsafe fn fms(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
