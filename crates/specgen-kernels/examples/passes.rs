@@ -8,13 +8,17 @@ use std::time::Instant;
 
 use specgen_kernels::testing::{Rng, random};
 use specgen_kernels::{
-    Activations, Arena, AttentionShape, Format, MatrixRef, Packed, RowKeys, Team, Weights, attention, matmul,
+    Activations, Arena, AttentionShape, Format, MatrixRef, Packed, RowKeys, Team, Weights, attention,
+    available_isas, choose_isa, isa, matmul,
 };
 
 /// Weights of one matmul, parts side by side.
 type Parts = Vec<Packed>;
 
 fn main() {
+    if let Ok(isa) = std::env::var("SPECGEN_CPU") {
+        assert!(choose_isa(&isa), "this CPU has {:?}, not {isa}", available_isas());
+    }
     let args: Vec<String> = std::env::args().collect();
     let team = Team::new(args.get(1).map_or(0, |a| a.parse().expect("a number of threads")));
     if args.get(2).is_some_and(|a| a == "hot") {
@@ -37,7 +41,7 @@ fn main() {
         .chain([vec![part(Format::Q6_K, 151_936, 1536)]])
         .collect();
     let bytes: usize = layers.iter().flatten().map(Packed::bytes).sum();
-    println!("{:.1} MB, {} threads", bytes as f64 / 1e6, team.threads());
+    println!("{:.1} MB, {} threads, {}", bytes as f64 / 1e6, team.threads(), isa());
     for rows in rows.split(',') {
         let m: usize = rows.parse().expect("a number of rows");
         let x = Rng::new(1).normals(m * 8960);

@@ -93,11 +93,14 @@ mod tests {
     #[test]
     fn pieces_are_apart_aligned_and_outlive_the_handle() {
         let arena = Arena::new();
-        let mut pieces: Vec<_> = [0, 1, 63, 64, 65, 1000, CHUNK, 5].map(|len| arena.alloc(len).unwrap()).into();
+        let mut pieces: Vec<_> =
+            [0, 1, 63, 64, 65, 1000, CHUNK, 5].map(|len| arena.alloc(len).unwrap()).into();
         drop(arena);
         for (i, piece) in pieces.iter_mut().enumerate() {
             assert!(piece.iter().take(1 << 16).all(|&b| b == 0));
-            assert!(piece.as_ptr().cast::<u128>().is_aligned() && piece.as_ptr().addr().is_multiple_of(ALIGN));
+            assert!(
+                piece.as_ptr().cast::<u128>().is_aligned() && piece.as_ptr().addr().is_multiple_of(ALIGN)
+            );
             let ends = piece.len().min(1 << 16);
             piece[..ends].fill(i as u8 + 1);
         }

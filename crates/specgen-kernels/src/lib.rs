@@ -6,6 +6,8 @@
 #![allow(clippy::needless_range_loop, reason = "indices over small arrays read like the arithmetic they do")]
 
 mod activations;
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod arena;
 mod attention;
 mod blocks;
@@ -30,6 +32,7 @@ pub use arena::Arena;
 pub use attention::{AttentionShape, RowKeys, attention};
 pub use dequantize::dequantize;
 pub use format::Format;
+pub use isa::{available_isas, choose_isa, isa};
 pub use matmul::{Weights, matmul};
 pub use matrix::MatrixRef;
 pub use packed::Packed;

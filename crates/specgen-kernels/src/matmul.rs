@@ -200,7 +200,7 @@ mod tests {
         #[test]
         fn every_path_gives_the_bits_of_the_definition(
             format in 0..FORMATS.len(), other in 0..FORMATS.len(),
-            m in 1usize..=17, rows in 1usize..70, blocks in 1usize..4, threads in 1usize..=4, seed: u64,
+            m in 1usize..=33, rows in 1usize..70, blocks in 1usize..4, threads in 1usize..=4, seed: u64,
         ) {
             let formats = [FORMATS[format], FORMATS[other]];
             let longest = formats[0].block_len().max(formats[1].block_len());

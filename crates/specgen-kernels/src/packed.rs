@@ -105,7 +105,13 @@ fn pack_tile(matrix: &MatrixRef<'_>, tile: usize, to: &mut [u8]) {
                 head[2 * (TILE + n)..2 * (TILE + n) + 2].copy_from_slice(&halves(block.m));
             }
             pack_scales(shape, &block, n, body);
-            for (q, step) in block.q.as_chunks::<STEP>().0.iter().zip(body[shape.scales()..].chunks_exact_mut(shape.step())) {
+            for (q, step) in block
+                .q
+                .as_chunks::<STEP>()
+                .0
+                .iter()
+                .zip(body[shape.scales()..].chunks_exact_mut(shape.step()))
+            {
                 pack_step(shape, q, n, step);
             }
         }

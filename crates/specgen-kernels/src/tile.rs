@@ -9,6 +9,8 @@
 use std::ops::Range;
 
 use crate::activations::Quantized;
+#[cfg(target_arch = "x86_64")]
+use crate::amx;
 use crate::isa::{Isa, Level, dispatch};
 use crate::layout::{LINE, Layout, STEP, TILE, lines, with_layout};
 use crate::matmul::Output;
@@ -17,7 +19,7 @@ use crate::{Format, Packed};
 /// Activation rows that share the weights of one pass; so many that their integers stay in cache.
 const MAX_ROWS: usize = 128;
 /// How far ahead of use weights are asked for, in bytes: what arrives in about two latencies of a loaded memory.
-const AHEAD: usize = 4096;
+pub(crate) const AHEAD: usize = 4096;
 
 /// One part of a matmul: all rows of `x` with packed weights, into columns of `out`.
 pub(crate) struct Job<'a> {
@@ -36,6 +38,10 @@ pub(crate) struct Job<'a> {
 /// The CPU has `level`. `x` has blocks and columns as the weights have, and `m` rows; `out` has `m` rows and a column for
 /// each weight row from `column` on, and nobody else touches those of these tiles meanwhile.
 pub(crate) unsafe fn multiply(level: Level, job: &Job<'_>, tiles: Range<usize>) {
+    #[cfg(target_arch = "x86_64")]
+    if level == Level::Amx && amx::is_worth(job.weights.format(), job.m) {
+        return amx::multiply(job, tiles);
+    }
     macro_rules! run {
         ($layout:ty, ()) => {
             run::<$layout>(level, job, tiles)
@@ -74,17 +80,17 @@ unsafe fn run<L: Layout>(level: Level, job: &Job<'_>, tiles: Range<usize>) {
 }
 
 /// One block of a tile.
-struct Block {
-    head: *const u8,
-    body: *const u8,
+pub(crate) struct Block {
+    pub(crate) head: *const u8,
+    pub(crate) body: *const u8,
     /// What to ask of the memory meanwhile.
-    ahead: *const u8,
+    pub(crate) ahead: *const u8,
 }
 
 /// One block of activation rows: they lie together, all at fixed distances from the first.
-struct Rows<L> {
-    q: *const i8,
-    d: *const f32,
+pub(crate) struct Rows<L> {
+    pub(crate) q: *const i8,
+    pub(crate) d: *const f32,
     /// Sums over sub-blocks, or over the whole block where there are none.
     sums: *const i16,
     layout: std::marker::PhantomData<L>,
@@ -99,7 +105,7 @@ impl<L> Clone for Rows<L> {
 impl<L> Copy for Rows<L> {}
 
 impl<L: Layout> Rows<L> {
-    unsafe fn at(job: &Job<'_>, block: usize, row: usize) -> Self {
+    pub(crate) unsafe fn at(job: &Job<'_>, block: usize, row: usize) -> Self {
         let sums = if L::SHAPE.subs == 8 { &job.x.sums_32 } else { &job.x.sums };
         let at = block * job.m + row;
         Self {
@@ -128,7 +134,7 @@ impl<L: Layout> Rows<L> {
 
     /// The sum of sub-block `s` of row `r`.
     #[inline(always)]
-    unsafe fn sum(self, r: usize, s: usize) -> i16 {
+    pub(crate) unsafe fn sum(self, r: usize, s: usize) -> i16 {
         *self.sums.add(r * L::SHAPE.subs + s)
     }
 }
@@ -244,7 +250,7 @@ unsafe fn dot<S: Isa, L: Layout>(acc: S::I, line: S::I, x: [i8; 4]) -> S::I {
 
 /// The scales of sub-block `sub`.
 #[inline(always)]
-unsafe fn scale<S: Isa, L: Layout>(block: &Block, sub: usize) -> S::I {
+pub(crate) unsafe fn scale<S: Isa, L: Layout>(block: &Block, sub: usize) -> S::I {
     let at = block.body.add(TILE * sub);
     match (L::SHAPE.subs, L::SHAPE.min) {
         (8, _) => S::load_u8(at),
@@ -255,7 +261,7 @@ unsafe fn scale<S: Isa, L: Layout>(block: &Block, sub: usize) -> S::I {
 
 /// The minimums of sub-blocks `2 pair` and `2 pair + 1`, as halves.
 #[inline(always)]
-unsafe fn min_pair<S: Isa, L: Layout>(block: &Block, pair: usize) -> S::I {
+pub(crate) unsafe fn min_pair<S: Isa, L: Layout>(block: &Block, pair: usize) -> S::I {
     if L::SHAPE.subs == 8 {
         return S::load_u8_pairs(block.body.add(TILE * (8 + 2 * pair)));
     }
@@ -265,7 +271,7 @@ unsafe fn min_pair<S: Isa, L: Layout>(block: &Block, pair: usize) -> S::I {
 
 /// Asks for a share of the lines ahead with each step: in one burst they would come slower.
 #[inline(always)]
-unsafe fn prefetch<S: Isa, L: Layout>(block: &Block, step: usize) {
+pub(crate) unsafe fn prefetch<S: Isa, L: Layout>(block: &Block, step: usize) {
     let steps = L::SHAPE.block_len / STEP;
     let lines = (L::SHAPE.head() + L::SHAPE.body()).div_ceil(LINE);
     for line in lines * step / steps..lines * (step + 1) / steps {

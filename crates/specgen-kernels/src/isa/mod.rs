@@ -14,6 +14,26 @@ pub(crate) use portable::Portable;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::{Avx2, Avx512};
 
+static LEVEL: OnceLock<Level> = OnceLock::new();
+
+/// The instruction set the kernels use: `scalar`, `avx2`, `avx512` or `amx`.
+pub fn isa() -> &'static str {
+    Level::get().name()
+}
+
+/// The instruction sets this CPU has, in ascending order.
+pub fn available_isas() -> Vec<&'static str> {
+    Level::available().into_iter().map(Level::name).collect()
+}
+
+/// Makes the kernels use the instruction set `name` for the life of the process. Results are the same with any.
+/// Returns false, and changes nothing, where the CPU does not have it or a kernel has run before with another.
+pub fn choose_isa(name: &str) -> bool {
+    Level::named(name)
+        .filter(|level| Level::available().contains(level))
+        .is_some_and(|level| *LEVEL.get_or_init(|| level) == level)
+}
+
 /// A kind of CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Level {
@@ -25,23 +45,42 @@ pub(crate) enum Level {
     /// AVX-512 F, BW, DQ, VL and VNNI.
     #[cfg(target_arch = "x86_64")]
     Avx512,
+    /// The same with AMX for bytes.
+    #[cfg(target_arch = "x86_64")]
+    Amx,
 }
 
 impl Level {
-    /// The best this CPU has. `SPECGEN_CPU=scalar|avx2|avx512`, read once, asks for less.
+    /// The best this CPU has, or what [`Self::choose`] was told.
     pub(crate) fn get() -> Self {
-        static LEVEL: OnceLock<Level> = OnceLock::new();
-        *LEVEL.get_or_init(|| {
-            let wanted = std::env::var("SPECGEN_CPU").unwrap_or_default();
-            let available = Self::available();
-            let limit = match wanted.as_str() {
-                "scalar" => Self::Portable,
-                #[cfg(target_arch = "x86_64")]
-                "avx2" => Self::Avx2,
-                _ => return *available.last().expect("portable is always there"),
-            };
-            *available.iter().rfind(|&&level| level <= limit).expect("portable is always there")
+        *LEVEL.get_or_init(|| *Self::available().last().expect("portable is always there"))
+    }
+
+    /// The level of a name.
+    fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "scalar" => Self::Portable,
+            #[cfg(target_arch = "x86_64")]
+            "avx2" => Self::Avx2,
+            #[cfg(target_arch = "x86_64")]
+            "avx512" => Self::Avx512,
+            #[cfg(target_arch = "x86_64")]
+            "amx" => Self::Amx,
+            _ => return None,
         })
+    }
+
+    /// Its name.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Portable => "scalar",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => "avx512",
+            #[cfg(target_arch = "x86_64")]
+            Self::Amx => "amx",
+        }
     }
 
     /// All this CPU has, in ascending order.
@@ -60,6 +99,9 @@ impl Level {
                 && is_x86_feature_detected!("avx512vnni")
             {
                 levels.push(Self::Avx512);
+                if crate::amx::is_available() {
+                    levels.push(Self::Amx);
+                }
             }
         }
         levels
@@ -95,7 +137,7 @@ macro_rules! dispatch {
             $crate::isa::Level::Avx2 => unsafe { avx2$(::<$generic>)?($($arg),*) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            $crate::isa::Level::Avx512 => unsafe { avx512$(::<$generic>)?($($arg),*) },
+            $crate::isa::Level::Avx512 | $crate::isa::Level::Amx => unsafe { avx512$(::<$generic>)?($($arg),*) },
         }
     }};
 }

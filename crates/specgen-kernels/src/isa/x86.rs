@@ -133,15 +133,24 @@ impl Isa for Avx2 {
     }
     #[inline(always)]
     unsafe fn load_u8(from: *const u8) -> I2 {
-        [_mm256_cvtepu8_epi32(_mm_loadl_epi64(from.cast())), _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.add(8).cast()))]
+        [
+            _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.cast())),
+            _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.add(8).cast())),
+        ]
     }
     #[inline(always)]
     unsafe fn load_i8(from: *const u8) -> I2 {
-        [_mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast())), _mm256_cvtepi8_epi32(_mm_loadl_epi64(from.add(8).cast()))]
+        [
+            _mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast())),
+            _mm256_cvtepi8_epi32(_mm_loadl_epi64(from.add(8).cast())),
+        ]
     }
     #[inline(always)]
     unsafe fn load_u8_pairs(from: *const u8) -> I2 {
-        [_mm256_cvtepu8_epi16(_mm_loadu_si128(from.cast())), _mm256_cvtepu8_epi16(_mm_loadu_si128(from.add(16).cast()))]
+        [
+            _mm256_cvtepu8_epi16(_mm_loadu_si128(from.cast())),
+            _mm256_cvtepu8_epi16(_mm_loadu_si128(from.add(16).cast())),
+        ]
     }
 }
 

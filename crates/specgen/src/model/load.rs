@@ -52,7 +52,7 @@ pub fn load(weights: &Weights, config: ArchConfig, options: &LoadOptions) -> Res
     check_context(context_len, &config)?;
     Ok(match &options.device.kind {
         DeviceKind::Cpu(team) => Arc::new(
-            Loader::new(weights, config, Cpu { team: team.clone() }).decoder(context_len, &options.device)?,
+            Loader::new(weights, config, Cpu::new(team.clone())).decoder(context_len, &options.device)?,
         ),
         DeviceKind::Candle(device) => Arc::new(
             Loader::new(weights, config, Candle::new(device.clone()))
