@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 use crate::Format;
 use crate::isa::{Avx512, Isa};
 use crate::layout::{LINE, Layout, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, TILE, lines};
-use crate::tile::{Block, Job, Rows, min_pair, prefetch, scale};
+use crate::tile::{AHEAD, Block, Job, Rows, min_pair, prefetch, scale};
 
 /// Activation rows of a matrix register.
 const ROWS: usize = 16;
@@ -230,68 +230,75 @@ pub(crate) unsafe fn multiply(job: &Job<'_>, tiles: Range<usize>) {
     asm!("tilerelease", options(nostack, nomem));
 }
 
-/// What a block's sums are stored to, `[high or low][row][weight row]`, for two groups of rows.
+/// What a product's sums are stored to, `[group][high or low][row][weight row]`.
 #[repr(C, align(64))]
 struct Sums([[[[i32; TILE]; ROWS]; 2]; 2]);
+
+/// A product whose sums are there, or will be when the unit is done: what is left to do with them.
+struct Pending<L> {
+    block: Block,
+    /// Whether the block is its tile's first, and its last.
+    ends: [bool; 2],
+    tile: usize,
+    /// The groups of rows: one or two.
+    groups: Range<usize>,
+    x: [Rows<L>; 2],
+}
 
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 unsafe fn run<L: Fold>(job: &Job<'_>, tiles: Range<usize>) {
     let shape = L::SHAPE;
     let blocks = job.weights.cols() / shape.block_len;
     let tile_bytes = shape.tile(blocks);
-    let rows = job.m.min(ROWS);
-    // The last group ends with the last row; what it shares with its neighbour is computed twice.
-    let start = |group: usize| (group * ROWS).min(job.m - rows);
+    let from = job.weights.tiles()[tiles.start * tile_bytes..tiles.end * tile_bytes].as_ptr();
+    // All blocks of all tiles, in the order they lie in.
+    let block = |i: usize| {
+        let (tile, b) = (from.add(i / blocks * tile_bytes), i % blocks);
+        Block {
+            head: tile.add(b * shape.head()),
+            body: tile.add(shape.body_at(blocks) + b * shape.body()),
+            ahead: tile.wrapping_add(AHEAD + b * (shape.head() + shape.body())),
+        }
+    };
     let mut folded = [const { Folded { high: [[[0; LINE]; 16]; 4], low: [[[0; LINE]; 16]; 4] } }; 2];
-    let mut sums = Sums([[[[0; TILE]; ROWS]; 2]; 2]);
-    let mut acc = [[[0.0f32; TILE]; ROWS]; GROUPS];
+    let mut sums = [const { Sums([[[[0; TILE]; ROWS]; 2]; 2]) }; 2];
+    let mut rest = Rest { job, acc: [[[0.0; TILE]; ROWS]; GROUPS] };
     let groups = job.m.div_ceil(ROWS);
     for first in (0..groups).step_by(GROUPS) {
         let groups = first..groups.min(first + GROUPS);
-        for t in tiles.clone() {
-            let tile = job.weights.tiles()[t * tile_bytes..][..tile_bytes].as_ptr();
-            let block = |b: usize| Block {
-                head: tile.add(b * shape.head()),
-                body: tile.add(shape.body_at(blocks) + b * shape.body()),
-                ahead: tile.wrapping_add(crate::tile::AHEAD + b * (shape.head() + shape.body())),
-            };
-            acc[..groups.len()].fill([[0.0; TILE]; ROWS]);
-            for quarter in 0..4 {
-                unpack::<L>(&block(0), quarter, &mut folded[0]);
-            }
-            for b in 0..blocks {
-                let [now, next] = &mut folded;
-                let (now, next) = if b % 2 == 0 { (now, next) } else { (next, now) };
-                let mut unpack_next = |quarter: usize| {
-                    if b + 1 < blocks {
-                        unpack::<L>(&block(b + 1), quarter, next);
+        let mut pending: Option<Pending<L>> = None;
+        let mut side = false; // of `sums`: products take turns
+        (0..4).for_each(|quarter| unpack::<L>(&block(0), quarter, &mut folded[0]));
+        for i in 0..tiles.len() * blocks {
+            let [even, odd] = &mut folded;
+            let (now, next) = if i % 2 == 0 { (even, odd) } else { (odd, even) };
+            for group in groups.clone().step_by(2) {
+                let pair = group..groups.end.min(group + 2);
+                let x = [pair.start, pair.end - 1].map(|g| Rows::<L>::at(job, i % blocks, rest.row(g)));
+                let [even, odd] = &mut sums;
+                let (older, newer) = if side { (even, odd) } else { (odd, even) };
+                // While the unit multiplies, the vectors finish what it did before and prepare what it does next.
+                let before = pending.take();
+                let beside = |quarter: usize| {
+                    if let (1, Some(pending)) = (quarter, &before) {
+                        rest.join(pending, older);
+                    }
+                    if group == groups.start && i + 1 < tiles.len() * blocks {
+                        unpack::<L>(&block(i + 1), quarter, next);
                     }
                 };
-                let block = block(b);
-                let mut group = groups.start;
-                while group < groups.end {
-                    let pair = group + 1 < groups.end;
-                    let x = [start(group), start(if pair { group + 1 } else { group })]
-                        .map(|row| Rows::<L>::at(job, b, row));
-                    // The next block is unpacked beside the first product: the unit works while vectors do.
-                    let beside: &mut dyn FnMut(usize) =
-                        if group == groups.start { &mut unpack_next } else { &mut |_| () };
-                    match pair {
-                        true => product::<L, 2>(now, [x[0].q, x[1].q], beside, &mut sums),
-                        false => product::<L, 1>(now, [x[0].q], beside, &mut sums),
-                    }
-                    for (i, x) in x.iter().enumerate().take(1 + usize::from(pair)) {
-                        join::<L>(&block, x, &sums.0[i], &mut acc[group - groups.start + i][..rows]);
-                    }
-                    group += 1 + usize::from(pair);
+                match pair.len() {
+                    2 => product::<L, 2>(now, [x[0].q, x[1].q], beside, newer),
+                    _ => product::<L, 1>(now, [x[0].q], beside, newer),
                 }
+                side = !side;
+                let ends = [i % blocks == 0, i % blocks + 1 == blocks];
+                pending =
+                    Some(Pending { block: block(i), ends, tile: tiles.start + i / blocks, groups: pair, x });
             }
-            let outputs = TILE.min(job.weights.rows() - t * TILE);
-            for (group, acc) in groups.clone().zip(&acc) {
-                for (r, acc) in acc[..rows].iter().enumerate() {
-                    job.out.set_row(start(group) + r, job.column + t * TILE, &acc[..outputs]);
-                }
-            }
+        }
+        if let Some(pending) = &pending {
+            rest.join(pending, &sums[usize::from(!side)]);
         }
     }
 }
@@ -323,7 +330,7 @@ unsafe fn unpack<L: Fold>(block: &Block, quarter: usize, to: &mut Folded) {
 unsafe fn product<L: Fold, const G: usize>(
     weights: &Folded,
     x: [*const i8; G],
-    beside: &mut dyn FnMut(usize),
+    mut beside: impl FnMut(usize),
     sums: &mut Sums,
 ) {
     asm!("tilezero tmm0", "tilezero tmm1", options(nostack, nomem));
@@ -373,41 +380,57 @@ unsafe fn dot<L: Fold, const C: usize>() {
     if L::SIGNED { dot!("tdpbssd") } else { dot!("tdpbsud") }
 }
 
-/// The f32 steps of a block for the rows of `acc`.
-#[inline(always)]
-unsafe fn join<L: Fold>(
-    block: &Block,
-    x: &Rows<L>,
-    [high, low]: &[[[i32; TILE]; ROWS]; 2],
-    acc: &mut [[f32; TILE]],
-) {
-    let shape = L::SHAPE;
-    let d = Avx512::load_f16(block.head);
-    let mut dmin = d;
-    let mut mins = [_mm512_setzero_si512(); 8];
-    if shape.min {
-        dmin = Avx512::load_f16(block.head.add(2 * TILE));
-        for (pair, min) in mins.iter_mut().enumerate().take(shape.subs / 2) {
-            *min = min_pair::<Avx512, L>(block, pair);
-        }
+/// The f32 steps that follow a product.
+struct Rest<'a> {
+    job: &'a Job<'a>,
+    acc: [[[f32; TILE]; ROWS]; GROUPS],
+}
+
+impl Rest<'_> {
+    /// The first row of a group. The last group ends with the last row; what it shares with its neighbour is computed twice.
+    fn row(&self, group: usize) -> usize {
+        (group * ROWS).min(self.job.m - self.job.m.min(ROWS))
     }
-    for (r, acc) in acc.iter_mut().enumerate() {
-        let mut i = Avx512::load(low[r].as_ptr().cast());
-        if L::HIGH {
-            let high = Avx512::load(high[r].as_ptr().cast());
-            i = Avx512::add(i, Avx512::shl(high, L::SHIFT as i32));
-        }
-        let i = Avx512::to_f(i);
-        let t = if shape.min {
-            let mut m = _mm512_setzero_si512();
-            for (pair, min) in mins.iter().enumerate().take(shape.subs / 2) {
-                m = Avx512::dot2(m, *min, [x.sum(r, 2 * pair), x.sum(r, 2 * pair + 1)]);
+
+    #[inline(always)]
+    unsafe fn join<L: Fold>(&mut self, pending: &Pending<L>, sums: &Sums) {
+        let shape = L::SHAPE;
+        let block = &pending.block;
+        let [first, last] = pending.ends;
+        let d = Avx512::load_f16(block.head);
+        let mut dmin = d;
+        let mut mins = [_mm512_setzero_si512(); 8];
+        if shape.min {
+            dmin = Avx512::load_f16(block.head.add(2 * TILE));
+            for (pair, min) in mins.iter_mut().enumerate().take(shape.subs / 2) {
+                *min = min_pair::<Avx512, L>(block, pair);
             }
-            Avx512::fms(d, i, Avx512::mul_f(dmin, Avx512::to_f(m)))
-        } else {
-            Avx512::mul_f(d, i)
-        };
-        let dx = Avx512::splat_f(*x.d.add(r));
-        Avx512::store_f(acc.as_mut_ptr(), Avx512::fma(dx, t, Avx512::load_f(acc.as_ptr())));
+        }
+        let outputs = TILE.min(self.job.weights.rows() - pending.tile * TILE);
+        for (group, (x, [high, low])) in pending.groups.clone().zip(pending.x.iter().zip(&sums.0)) {
+            let row = self.row(group);
+            for r in 0..self.job.m.min(ROWS) {
+                let mut i = Avx512::load(low[r].as_ptr().cast());
+                if L::HIGH {
+                    i = Avx512::add(i, Avx512::shl(Avx512::load(high[r].as_ptr().cast()), L::SHIFT as i32));
+                }
+                let i = Avx512::to_f(i);
+                let t = if shape.min {
+                    let mut m = _mm512_setzero_si512();
+                    for (pair, min) in mins.iter().enumerate().take(shape.subs / 2) {
+                        m = Avx512::dot2(m, *min, [x.sum(r, 2 * pair), x.sum(r, 2 * pair + 1)]);
+                    }
+                    Avx512::fms(d, i, Avx512::mul_f(dmin, Avx512::to_f(m)))
+                } else {
+                    Avx512::mul_f(d, i)
+                };
+                let acc = &mut self.acc[group % GROUPS][r];
+                let before = if first { Avx512::splat_f(0.0) } else { Avx512::load_f(acc.as_ptr()) };
+                Avx512::store_f(acc.as_mut_ptr(), Avx512::fma(Avx512::splat_f(*x.d.add(r)), t, before));
+                if last {
+                    self.job.out.set_row(row + r, self.job.column + pending.tile * TILE, &acc[..outputs]);
+                }
+            }
+        }
     }
 }
