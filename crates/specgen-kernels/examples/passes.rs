@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use specgen_kernels::testing::{Rng, random};
 use specgen_kernels::{
-    Activations, Arena, AttentionShape, Format, MatrixRef, Packed, RowKeys, Team, Weights, attention,
-    available_isas, choose_isa, isa, matmul,
+    Activations, Arena, AttentionShape, Format, KvStore, MatrixRef, Packed, RowKeys, Team, Weights,
+    attention, available_isas, choose_isa, isa, matmul,
 };
 
 /// Weights of one matmul, parts side by side.
@@ -127,7 +127,8 @@ fn hot() {
     }
     // A layer of qwen2.5-coder-1.5b over 1024 positions.
     let shape = AttentionShape { num_heads: 12, num_kv_heads: 2, head_dim: 128, scale: 0.09, softcap: None };
-    let (k, v) = (Rng::new(2).normals(1024 * 256), Rng::new(3).normals(1024 * 256));
+    let mut kv = KvStore::new(256);
+    kv.write(0, &Rng::new(2).normals(1024 * 256), &Rng::new(3).normals(1024 * 256));
     print!("attention over 1024 positions, us a row:");
     for m in [1, 4, 16] {
         let q = Rng::new(1).normals(m * 12 * 128);
@@ -135,7 +136,7 @@ fn hot() {
         let rows = vec![RowKeys { prefix: 0..1024, tail: &[] }; m];
         let bursts = (0..100).map(|_| {
             let start = Instant::now();
-            attention(&team, &shape, &q, &k, &v, &rows, &mut out);
+            attention(&team, &shape, &q, &kv, &rows, &mut out);
             start.elapsed().as_secs_f64()
         });
         print!("  m = {m}: {:.0}", bursts.fold(f64::MAX, f64::min) / m as f64 * 1e6);

@@ -7,7 +7,9 @@ use std::{
 };
 
 use specgen_kernels as kernels;
-use specgen_kernels::{Activations, Arena, AttentionShape, MatrixRef, Packed, RowKeys, Team, Weights};
+use specgen_kernels::{
+    Activations, Arena, AttentionShape, KvStore, MatrixRef, Packed, RowKeys, Team, Weights,
+};
 
 use super::{
     backend::{Backend, LayerKv, RopeShape, Span},
@@ -119,35 +121,14 @@ fn matrix(tensor: &weights::Tensor) -> Result<MatrixRef<'_>> {
     })
 }
 
-/// Keys and values `[slots, kv_dim]` of one layer.
-pub(crate) struct Kv {
-    k: Vec<f32>,
-    v: Vec<f32>,
-    kv_dim: usize,
-}
-
-impl Kv {
-    /// Makes room for `slots`, in large steps so that growth stays rare.
-    fn reserve(&mut self, slots: usize) {
-        const STEP: usize = 256;
-        let wanted = slots.next_multiple_of(STEP) * self.kv_dim;
-        if self.k.len() < slots * self.kv_dim {
-            self.k.resize(wanted, 0.0);
-            self.v.resize(wanted, 0.0);
-        }
-    }
-}
-
-impl LayerKv for Kv {
+impl LayerKv for KvStore {
     fn copy_slot(&mut self, from: usize, to: usize) -> Result<()> {
-        let from = from * self.kv_dim..(from + 1) * self.kv_dim;
-        self.k.copy_within(from.clone(), to * self.kv_dim);
-        self.v.copy_within(from, to * self.kv_dim);
+        KvStore::copy_slot(self, from, to);
         Ok(())
     }
 
     fn bytes(&self) -> u64 {
-        ((self.k.len() + self.v.len()) * size_of::<f32>()) as u64
+        KvStore::bytes(self) as u64
     }
 }
 
@@ -165,7 +146,7 @@ impl Backend for Cpu {
     type Linear = Linear;
     type Table = weights::Tensor;
     type Norm = Vec<f32>;
-    type LayerKv = Kv;
+    type LayerKv = KvStore;
     type Angles = Angles;
     type Plan = Plan;
 
@@ -193,8 +174,8 @@ impl Backend for Cpu {
         Ok(weight)
     }
 
-    fn new_kv(&self, kv_dim: usize) -> Kv {
-        Kv { k: Vec::new(), v: Vec::new(), kv_dim }
+    fn new_kv(&self, kv_dim: usize) -> KvStore {
+        KvStore::new(kv_dim)
     }
 
     fn kv_element_bytes(&self) -> u64 {
@@ -294,21 +275,17 @@ impl Backend for Cpu {
         &self,
         shape: &AttentionShape,
         [q, k, v]: [&Rows; 3],
-        caches: &mut [&mut Kv],
+        caches: &mut [&mut KvStore],
         plan: &Plan,
     ) -> Result<Rows> {
         let mut out = self.rows(q.rows(), q.cols);
         for (span, kv) in plan.0.iter().zip(caches) {
             let elements = |cols: usize| span.rows.start * cols..span.rows.end * cols;
-            let dim = kv.kv_dim;
-            let slots = span.base + span.rows.len();
-            kv.reserve(slots);
-            kv.k[span.base * dim..slots * dim].copy_from_slice(&k.data[elements(dim)]);
-            kv.v[span.base * dim..slots * dim].copy_from_slice(&v.data[elements(dim)]);
+            kv.write(span.base, &k.data[elements(k.cols)], &v.data[elements(v.cols)]);
             let rows: Vec<_> =
                 span.visible.iter().map(|(prefix, tail)| RowKeys { prefix: prefix.clone(), tail }).collect();
             let (q, out) = (&q.data[elements(q.cols)], &mut out.data[elements(q.cols)]);
-            kernels::attention(&self.team, shape, q, &kv.k, &kv.v, &rows, out);
+            kernels::attention(&self.team, shape, q, kv, &rows, out);
         }
         Ok(out)
     }
