@@ -101,6 +101,13 @@ enum Part {
 }
 
 impl Part {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Dense(tensor) => tensor.bytes().len(),
+            Self::Packed(packed) => packed.bytes(),
+        }
+    }
+
     fn weights(&self) -> Result<Weights<'_>> {
         Ok(match self {
             Self::Dense(tensor) => Weights::Dense(matrix(tensor)?),
@@ -180,6 +187,19 @@ impl Backend for Cpu {
 
     fn kv_element_bytes(&self) -> u64 {
         size_of::<f32>() as u64
+    }
+
+    fn linear_bytes(&self, weight: &Linear) -> u64 {
+        weight.parts.iter().map(|part| part.bytes() as u64).sum()
+    }
+
+    fn read_linear(&self, weight: &Linear) {
+        for part in &weight.parts {
+            match part {
+                Part::Dense(tensor) => kernels::read(&self.team, tensor.bytes()),
+                Part::Packed(packed) => packed.read(&self.team),
+            }
+        }
     }
 
     fn angles(&self, angles: &Angles) -> Result<Angles> {
