@@ -253,10 +253,11 @@ unsafe fn run<L: Fold>(job: &Job<'_>, tiles: Range<usize>) {
     let from = job.weights.tiles()[tiles.start * tile_bytes..tiles.end * tile_bytes].as_ptr();
     // All blocks of all tiles, in the order they lie in.
     let block = |i: usize| {
-        let (tile, b) = (from.add(i / blocks * tile_bytes), i % blocks);
+        // May be one past the last, which nobody reads.
+        let (tile, b) = (from.wrapping_add(i / blocks * tile_bytes), i % blocks);
         Block {
-            head: tile.add(b * shape.head()),
-            body: tile.add(shape.body_at(blocks) + b * shape.body()),
+            head: tile.wrapping_add(b * shape.head()),
+            body: tile.wrapping_add(shape.body_at(blocks) + b * shape.body()),
             ahead: tile.wrapping_add(AHEAD + b * (shape.head() + shape.body())),
         }
     };
@@ -269,7 +270,10 @@ unsafe fn run<L: Fold>(job: &Job<'_>, tiles: Range<usize>) {
         let mut pending: Option<Pending<L>> = None;
         let mut side = false; // of `sums`: products take turns
         (0..4).for_each(|quarter| unpack::<L>(&block(0), quarter, &mut folded[0]));
+        let mut coming = block(0);
         for i in 0..tiles.len() * blocks {
+            let this = coming;
+            coming = block(i + 1);
             let [even, odd] = &mut folded;
             let (now, next) = if i % 2 == 0 { (even, odd) } else { (odd, even) };
             for group in groups.clone().step_by(2) {
@@ -284,7 +288,7 @@ unsafe fn run<L: Fold>(job: &Job<'_>, tiles: Range<usize>) {
                         rest.join(pending, older);
                     }
                     if group == groups.start && i + 1 < tiles.len() * blocks {
-                        unpack::<L>(&block(i + 1), quarter, next);
+                        unpack::<L>(&coming, quarter, next);
                     }
                 };
                 match pair.len() {
@@ -294,7 +298,7 @@ unsafe fn run<L: Fold>(job: &Job<'_>, tiles: Range<usize>) {
                 side = !side;
                 let ends = [i % blocks == 0, i % blocks + 1 == blocks];
                 pending =
-                    Some(Pending { block: block(i), ends, tile: tiles.start + i / blocks, groups: pair, x });
+                    Some(Pending { block: this, ends, tile: tiles.start + i / blocks, groups: pair, x });
             }
         }
         if let Some(pending) = &pending {
@@ -309,7 +313,7 @@ unsafe fn unpack<L: Fold>(block: &Block, quarter: usize, to: &mut Folded) {
     let shape = L::SHAPE;
     for half in 0..2 {
         let step = 2 * quarter + half;
-        prefetch::<Avx512, L>(block, step);
+        prefetch::<Avx512, L, 1>(block, step, 0);
         let lines = lines::<Avx512, L>(block.body.add(shape.scales() + step * shape.step()));
         let per_scale = 64 / shape.subs; // lines
         for l in (0..8).step_by(per_scale) {

@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use crate::activations::Quantized;
+use crate::activations::{LESS, Quantized};
 #[cfg(target_arch = "x86_64")]
 use crate::amx;
 use crate::isa::{Isa, Level, dispatch};
@@ -19,7 +19,7 @@ use crate::{Format, Packed};
 /// Activation rows that share the weights of one pass; so many that their integers stay in cache.
 const MAX_ROWS: usize = 128;
 /// How far ahead of use weights are asked for, in bytes: what arrives in about two latencies of a loaded memory.
-pub(crate) const AHEAD: usize = 4096;
+pub(crate) const AHEAD: usize = 6144;
 
 /// One part of a matmul: all rows of `x` with packed weights, into columns of `out`.
 pub(crate) struct Job<'a> {
@@ -52,34 +52,68 @@ pub(crate) unsafe fn multiply(level: Level, job: &Job<'_>, tiles: Range<usize>) 
 
 unsafe fn run<L: Layout>(level: Level, job: &Job<'_>, tiles: Range<usize>) {
     dispatch!(level, |S, L: Layout| fn(job: &Job<'_>, tiles: Range<usize>) {
-        let blocks = job.weights.cols() / L::SHAPE.block_len;
-        let tile_bytes = L::SHAPE.tile(blocks);
-        let mut acc = [[0.0f32; TILE]; MAX_ROWS];
         for first in (0..job.m).step_by(MAX_ROWS) {
-            let acc = &mut acc[..(job.m - first).min(MAX_ROWS)];
             for t in tiles.clone() {
-                acc.fill([0.0; TILE]);
-                let tile = job.weights.tiles()[t * tile_bytes..][..tile_bytes].as_ptr();
-                for b in 0..blocks {
-                    let block = Block {
-                        head: tile.add(b * L::SHAPE.head()),
-                        body: tile.add(L::SHAPE.body_at(blocks) + b * L::SHAPE.body()),
-                        // Head and body in equal shares, so that every line is asked for once.
-                        ahead: tile.wrapping_add(AHEAD + b * (L::SHAPE.head() + L::SHAPE.body())),
+                let end = job.m.min(first + MAX_ROWS);
+                let mut row = first;
+                while row < end {
+                    // As many rows together as the registers hold, so that few share an unpacked line with none.
+                    // Guards are constants: a kind of CPU has no code for more rows than it can hold.
+                    row += match (end - row).min(S::ROWS) {
+                        8 if S::ROWS >= 8 => some_rows::<S, L, 8>(job, t, row, row == first),
+                        7 if S::ROWS >= 8 => some_rows::<S, L, 7>(job, t, row, row == first),
+                        6 if S::ROWS >= 8 => some_rows::<S, L, 6>(job, t, row, row == first),
+                        5 if S::ROWS >= 8 => some_rows::<S, L, 5>(job, t, row, row == first),
+                        4 if S::ROWS >= 4 => some_rows::<S, L, 4>(job, t, row, row == first),
+                        3 if S::ROWS >= 4 => some_rows::<S, L, 3>(job, t, row, row == first),
+                        2 if S::ROWS >= 2 => some_rows::<S, L, 2>(job, t, row, row == first),
+                        _ => some_rows::<S, L, 1>(job, t, row, row == first),
                     };
-                    let x = Rows::<L>::at(job, b, first);
-                    all_rows::<S, L>(&block, x, acc);
-                }
-                let rows = TILE.min(job.weights.rows() - t * TILE);
-                for (r, acc) in acc.iter().enumerate() {
-                    job.out.set_row(first + r, job.column + t * TILE, &acc[..rows]);
                 }
             }
         }
     });
 }
 
+/// Tile `t` times the `R` rows from `row` on. Weights that come from memory, not from cache, are asked for ahead.
+#[inline(always)]
+unsafe fn some_rows<S: Isa, L: Layout, const R: usize>(
+    job: &Job<'_>,
+    t: usize,
+    row: usize,
+    ask: bool,
+) -> usize {
+    let shape = L::SHAPE;
+    let blocks = job.weights.cols() / shape.block_len;
+    let tile_bytes = shape.tile(blocks);
+    let tile = job.weights.tiles()[t * tile_bytes..][..tile_bytes].as_ptr();
+    let (body, ahead) = (tile.add(shape.body_at(blocks)), tile.wrapping_add(if ask { AHEAD } else { 0 }));
+    let mut acc = [S::splat_f(0.0); R];
+    for b in 0..blocks {
+        let block = Block {
+            head: tile.add(b * shape.head()),
+            body: body.add(b * shape.body()),
+            // Head and body in equal shares, so that every line is asked for once.
+            ahead: ahead.wrapping_add(b * (shape.head() + shape.body())),
+        };
+        let x = Rows::<L>::at(job, b, row);
+        if shape.subs == 1 {
+            simple::<S, L, R>(&block, x, &mut acc);
+        } else {
+            scaled::<S, L, R>(&block, x, &mut acc);
+        }
+    }
+    let rows = TILE.min(job.weights.rows() - t * TILE);
+    for (r, acc) in acc.into_iter().enumerate() {
+        let mut outputs = [0.0; TILE];
+        S::store_f(outputs.as_mut_ptr(), acc);
+        job.out.set_row(row + r, job.column + t * TILE, &outputs[..rows]);
+    }
+    R
+}
+
 /// One block of a tile.
+#[derive(Clone, Copy)]
 pub(crate) struct Block {
     pub(crate) head: *const u8,
     pub(crate) body: *const u8,
@@ -91,6 +125,10 @@ pub(crate) struct Block {
 pub(crate) struct Rows<L> {
     pub(crate) q: *const i8,
     pub(crate) d: *const f32,
+    /// Blocks of 32: `d` times the sum.
+    d_sum: *const f32,
+    /// Blocks of 256: [`LESS`] times the negated sums over runs of 16.
+    less: *const i32,
     /// Sums over sub-blocks, or over the whole block where there are none.
     sums: *const i16,
     layout: std::marker::PhantomData<L>,
@@ -111,18 +149,10 @@ impl<L: Layout> Rows<L> {
         Self {
             q: job.x.q.as_ptr().add(at * L::SHAPE.block_len),
             d: job.x.d.as_ptr().add(at),
+            less: job.x.less.as_ptr().wrapping_add(at * L::SHAPE.subs),
+            d_sum: job.x.d_sum.as_ptr().wrapping_add(at),
             sums: sums.as_ptr().add(at * L::SHAPE.subs),
             layout: std::marker::PhantomData,
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn skip(self, rows: usize) -> Self {
-        Self {
-            q: self.q.add(rows * L::SHAPE.block_len),
-            d: self.d.add(rows),
-            sums: self.sums.add(rows * L::SHAPE.subs),
-            layout: self.layout,
         }
     }
 
@@ -132,6 +162,16 @@ impl<L: Layout> Rows<L> {
         self.q.add(r * L::SHAPE.block_len + 4 * i).cast::<[i8; 4]>().read()
     }
 
+    /// What the offset of the weights takes from the product of sub-block `s` of row `r`.
+    #[inline(always)]
+    unsafe fn less(self, r: usize, s: usize) -> i32 {
+        // A multiplication and a move to a vector register are saved for the format whose scales are the most.
+        if L::SHAPE.offset == LESS {
+            return *self.less.add(r * L::SHAPE.subs + s);
+        }
+        -L::SHAPE.offset * i32::from(self.sum(r, s))
+    }
+
     /// The sum of sub-block `s` of row `r`.
     #[inline(always)]
     pub(crate) unsafe fn sum(self, r: usize, s: usize) -> i16 {
@@ -139,47 +179,15 @@ impl<L: Layout> Rows<L> {
     }
 }
 
-/// As many rows together as the registers hold, so that few share an unpacked line with none.
-#[inline(always)]
-unsafe fn all_rows<S: Isa, L: Layout>(block: &Block, mut x: Rows<L>, mut acc: &mut [[f32; TILE]]) {
-    while !acc.is_empty() {
-        let rows = acc.len().min(S::ROWS);
-        let (now, later) = acc.split_at_mut(rows);
-        // Guards are constants: a kind of CPU has no code for more rows than it can hold.
-        match rows {
-            8 if S::ROWS >= 8 => some_rows::<S, L, 8>(block, x, now),
-            7 if S::ROWS >= 8 => some_rows::<S, L, 7>(block, x, now),
-            6 if S::ROWS >= 8 => some_rows::<S, L, 6>(block, x, now),
-            5 if S::ROWS >= 8 => some_rows::<S, L, 5>(block, x, now),
-            4 if S::ROWS >= 4 => some_rows::<S, L, 4>(block, x, now),
-            3 if S::ROWS >= 4 => some_rows::<S, L, 3>(block, x, now),
-            2 if S::ROWS >= 2 => some_rows::<S, L, 2>(block, x, now),
-            _ => some_rows::<S, L, 1>(block, x, now),
-        }
-        x = x.skip(rows);
-        acc = later;
-    }
-}
-
-#[inline(always)]
-unsafe fn some_rows<S: Isa, L: Layout, const R: usize>(block: &Block, x: Rows<L>, acc: &mut [[f32; TILE]]) {
-    let acc = acc.first_chunk_mut::<R>().expect("as many as were counted");
-    if L::SHAPE.subs == 1 {
-        simple::<S, L, R>(block, x, acc);
-    } else {
-        scaled::<S, L, R>(block, x, acc);
-    }
-}
-
 /// Blocks of 32 with one scale.
 #[inline(always)]
-unsafe fn simple<S: Isa, L: Layout, const R: usize>(block: &Block, x: Rows<L>, acc: &mut [[f32; TILE]; R]) {
-    prefetch::<S, L>(block, 0);
+unsafe fn simple<S: Isa, L: Layout, const R: usize>(block: &Block, x: Rows<L>, acc: &mut [S::F; R]) {
+    prefetch::<S, L, 1>(block, 0, 0);
     let d = S::load_f16(block.head);
     let mut s = [S::splat(0); R];
     if L::SHAPE.offset != 0 {
         for r in 0..R {
-            s[r] = S::splat(-L::SHAPE.offset * i32::from(x.sum(r, 0)));
+            s[r] = S::splat(x.less(r, 0));
         }
     }
     for (l, line) in lines::<S, L>(block.body).into_iter().enumerate() {
@@ -188,36 +196,51 @@ unsafe fn simple<S: Isa, L: Layout, const R: usize>(block: &Block, x: Rows<L>, a
         }
     }
     for r in 0..R {
-        let dx = *x.d.add(r);
-        let mut a = S::load_f(acc[r].as_ptr());
-        a = S::fma(S::splat_f(dx), S::mul_f(d, S::to_f(s[r])), a);
+        acc[r] = S::fma(S::splat_f(*x.d.add(r)), S::mul_f(d, S::to_f(s[r])), acc[r]);
         if L::SHAPE.min {
             let m = S::load_f16(block.head.add(2 * TILE));
-            a = S::fma(S::splat_f(dx * f32::from(x.sum(r, 0))), m, a);
+            acc[r] = S::fma(S::splat_f(*x.d_sum.add(r)), m, acc[r]);
         }
-        S::store_f(acc[r].as_mut_ptr(), a);
     }
+}
+
+/// `for r in 0..R`, written out: a loop the compiler leaves as one keeps its sums in memory instead of registers.
+macro_rules! each_row {
+    ($r:ident in $rows:ident, $body:block) => {
+        each_row!($r in $rows, $body, 0 1 2 3 4 5 6 7)
+    };
+    ($r:ident in $rows:ident, $body:block, $($i:literal)*) => {
+        $(if $i < $rows {
+            let $r = $i;
+            $body
+        })*
+    };
 }
 
 /// Blocks of 256 whose sub-blocks have integer scales.
 #[inline(always)]
-unsafe fn scaled<S: Isa, L: Layout, const R: usize>(block: &Block, x: Rows<L>, acc: &mut [[f32; TILE]; R]) {
+unsafe fn scaled<S: Isa, L: Layout, const R: usize>(block: &Block, x: Rows<L>, acc: &mut [S::F; R]) {
     let shape = L::SHAPE;
-    let mut total = [S::splat(0); R];
+    let mut total = Totals::<S, R>::new();
     let subs = shape.subs / 8; // in a step
     for step in 0..8 {
-        prefetch::<S, L>(block, step);
         let lines = lines::<S, L>(block.body.add(shape.scales() + step * shape.step()));
         for sub in subs * step..subs * (step + 1) {
             let scale = scale::<S, L>(block, sub);
             let within = 8 / subs * (sub - subs * step);
-            for r in 0..R {
-                let mut c = S::splat(-shape.offset * i32::from(x.sum(r, sub)));
+            each_row!(r in R, {
+                if sub % subs == 0 {
+                    prefetch::<S, L, R>(block, step, r);
+                }
+                let mut c = if shape.offset == 0 { S::splat(0) } else { S::splat(x.less(r, sub)) };
                 for l in within..within + 8 / subs {
                     c = dot::<S, L>(c, lines[l], x.four(r, 8 * step + l));
                 }
-                total[r] = S::add(total[r], S::mul(c, scale));
-            }
+                total.add::<L>(r, c, scale);
+            });
+        }
+        if step == 3 {
+            total.half::<L>();
         }
     }
     let mut mins = [S::splat(0); R];
@@ -231,15 +254,59 @@ unsafe fn scaled<S: Isa, L: Layout, const R: usize>(block: &Block, x: Rows<L>, a
     }
     let d = S::load_f16(block.head);
     for r in 0..R {
-        let i = S::to_f(total[r]);
+        let i = total.get::<L>(r);
         let t = if shape.min {
             let dmin = S::load_f16(block.head.add(2 * TILE));
             S::fms(d, i, S::mul_f(dmin, S::to_f(mins[r])))
         } else {
             S::mul_f(d, i)
         };
-        let a = S::fma(S::splat_f(*x.d.add(r)), t, S::load_f(acc[r].as_ptr()));
-        S::store_f(acc[r].as_mut_ptr(), a);
+        acc[r] = S::fma(S::splat_f(*x.d.add(r)), t, acc[r]);
+    }
+}
+
+/// Sums of sub-blocks times scales, `I` of the definition, for `R` rows.
+///
+/// Where sub-blocks and scales are so small that four products stay below 2^24, f32 sums of four are exact, and the sum
+/// of two such halves rounds as the integer would: half the work of integer multiplications.
+struct Totals<S: Isa, const R: usize> {
+    integer: [S::I; R],
+    first: [S::F; R],
+    second: [S::F; R],
+}
+
+impl<S: Isa, const R: usize> Totals<S, R> {
+    #[inline(always)]
+    unsafe fn new() -> Self {
+        Self { integer: [S::splat(0); R], first: [S::splat_f(0.0); R], second: [S::splat_f(0.0); R] }
+    }
+
+    /// 4 sub-blocks of 32 elements of up to 15, times up to 127 and scales of up to 63.
+    const fn fits<L: Layout>() -> bool {
+        L::SHAPE.subs == 8 && L::SHAPE.high == 0 && 4 * 32 * 15 * 127 * 63 < 1 << 24
+    }
+
+    #[inline(always)]
+    unsafe fn add<L: Layout>(&mut self, r: usize, sum: S::I, scale: S::I) {
+        if Self::fits::<L>() {
+            self.second[r] = S::fma(S::to_f(sum), S::to_f(scale), self.second[r]);
+        } else {
+            self.integer[r] = S::add(self.integer[r], S::mul(sum, scale));
+        }
+    }
+
+    /// Called between the fourth and the fifth sub-block of 32.
+    #[inline(always)]
+    unsafe fn half<L: Layout>(&mut self) {
+        if Self::fits::<L>() {
+            self.first = self.second;
+            self.second = [S::splat_f(0.0); R];
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn get<L: Layout>(&self, r: usize) -> S::F {
+        if Self::fits::<L>() { S::add_f(self.first[r], self.second[r]) } else { S::to_f(self.integer[r]) }
     }
 }
 
@@ -269,12 +336,15 @@ pub(crate) unsafe fn min_pair<S: Isa, L: Layout>(block: &Block, pair: usize) -> 
     S::or(a, S::shl(b, 16))
 }
 
-/// Asks for a share of the lines ahead with each step: in one burst they would come slower.
+/// Asks for the lines ahead of a step, one in `R` of them with each row `r`: in one burst they would come slower.
 #[inline(always)]
-pub(crate) unsafe fn prefetch<S: Isa, L: Layout>(block: &Block, step: usize) {
+pub(crate) unsafe fn prefetch<S: Isa, L: Layout, const R: usize>(block: &Block, step: usize, r: usize) {
     let steps = L::SHAPE.block_len / STEP;
-    let lines = (L::SHAPE.head() + L::SHAPE.body()).div_ceil(LINE);
-    for line in lines * step / steps..lines * (step + 1) / steps {
-        S::prefetch(block.ahead.wrapping_add(LINE * line));
+    let lines = (L::SHAPE.head() + L::SHAPE.body()).div_ceil(LINE * steps);
+    // A loop of fixed length, for the compiler to unroll.
+    for line in 0..lines {
+        if line * R / lines == r {
+            S::prefetch(block.ahead.wrapping_add(LINE * (lines * step + line)));
+        }
     }
 }

@@ -192,6 +192,7 @@ pub(crate) trait Isa: Copy {
     unsafe fn dot2(acc: Self::I, w: Self::I, x: [i16; 2]) -> Self::I;
     /// To f32, ties to even.
     unsafe fn to_f(a: Self::I) -> Self::F;
+    unsafe fn add_f(a: Self::F, b: Self::F) -> Self::F;
     unsafe fn mul_f(a: Self::F, b: Self::F) -> Self::F;
     /// `a * b - c`, rounded once.
     unsafe fn fms(a: Self::F, b: Self::F, c: Self::F) -> Self::F;

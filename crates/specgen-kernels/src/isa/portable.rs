@@ -113,6 +113,10 @@ impl Isa for Portable {
         a.map(|a| a as f32)
     }
     #[inline(always)]
+    unsafe fn add_f(a: F, b: F) -> F {
+        std::array::from_fn(|n| a[n] + b[n])
+    }
+    #[inline(always)]
     unsafe fn mul_f(a: F, b: F) -> F {
         std::array::from_fn(|n| a[n] * b[n])
     }

@@ -124,6 +124,10 @@ impl Isa for Avx2 {
         both!(|a| _mm256_cvtepi32_ps(a))
     }
     #[inline(always)]
+    unsafe fn add_f(a: F2, b: F2) -> F2 {
+        both!(|a, b| _mm256_add_ps(a, b))
+    }
+    #[inline(always)]
     unsafe fn mul_f(a: F2, b: F2) -> F2 {
         both!(|a, b| _mm256_mul_ps(a, b))
     }
@@ -235,6 +239,10 @@ impl Isa for Avx512 {
     #[inline(always)]
     unsafe fn to_f(a: __m512i) -> __m512 {
         _mm512_cvtepi32_ps(a)
+    }
+    #[inline(always)]
+    unsafe fn add_f(a: __m512, b: __m512) -> __m512 {
+        _mm512_add_ps(a, b)
     }
     #[inline(always)]
     unsafe fn mul_f(a: __m512, b: __m512) -> __m512 {
