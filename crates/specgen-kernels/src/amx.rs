@@ -23,7 +23,7 @@ const GROUPS: usize = 8;
 /// Bytes from one activation row to the next.
 const X_STRIDE: usize = 256;
 /// Fewer rows than this are done faster without it.
-const WORTH: usize = 6;
+const WORTH: usize = 8;
 
 /// Whether `m` rows of weights in `format` are better done here.
 pub(crate) fn is_worth(format: Format, m: usize) -> bool {
@@ -234,27 +234,15 @@ pub(crate) unsafe fn multiply(job: &Job<'_>, tiles: Range<usize>) {
 #[repr(C, align(64))]
 struct Sums([[[[i32; TILE]; ROWS]; 2]; 2]);
 
-/// A product whose sums are there, or will be when the unit is done: what is left to do with them.
-struct Pending<L> {
-    block: Block,
-    /// Whether the block is its tile's first, and its last.
-    ends: [bool; 2],
-    tile: usize,
-    /// The groups of rows: one or two.
-    groups: Range<usize>,
-    x: [Rows<L>; 2],
-}
-
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 unsafe fn run<L: Fold>(job: &Job<'_>, tiles: Range<usize>) {
     let shape = L::SHAPE;
     let blocks = job.weights.cols() / shape.block_len;
     let tile_bytes = shape.tile(blocks);
     let from = job.weights.tiles()[tiles.start * tile_bytes..tiles.end * tile_bytes].as_ptr();
-    // All blocks of all tiles, in the order they lie in.
-    let block = |i: usize| {
-        // May be one past the last, which nobody reads.
-        let (tile, b) = (from.wrapping_add(i / blocks * tile_bytes), i % blocks);
+    // All blocks of all tiles, in the order they lie in; one past the last is asked for, but never read.
+    let at = |tile: usize, b: usize| {
+        let tile = from.wrapping_add((tile - tiles.start) * tile_bytes);
         Block {
             head: tile.wrapping_add(b * shape.head()),
             body: tile.wrapping_add(shape.body_at(blocks) + b * shape.body()),
@@ -262,47 +250,33 @@ unsafe fn run<L: Fold>(job: &Job<'_>, tiles: Range<usize>) {
         }
     };
     let mut folded = [const { Folded { high: [[[0; LINE]; 16]; 4], low: [[[0; LINE]; 16]; 4] } }; 2];
-    let mut sums = [const { Sums([[[[0; TILE]; ROWS]; 2]; 2]) }; 2];
+    let mut sums = Sums([[[[0; TILE]; ROWS]; 2]; 2]);
     let mut rest = Rest { job, acc: [[[0.0; TILE]; ROWS]; GROUPS] };
     let groups = job.m.div_ceil(ROWS);
     for first in (0..groups).step_by(GROUPS) {
         let groups = first..groups.min(first + GROUPS);
-        let mut pending: Option<Pending<L>> = None;
-        let mut side = false; // of `sums`: products take turns
-        (0..4).for_each(|quarter| unpack::<L>(&block(0), quarter, &mut folded[0]));
-        let mut coming = block(0);
-        for i in 0..tiles.len() * blocks {
-            let this = coming;
-            coming = block(i + 1);
-            let [even, odd] = &mut folded;
-            let (now, next) = if i % 2 == 0 { (even, odd) } else { (odd, even) };
-            for group in groups.clone().step_by(2) {
-                let pair = group..groups.end.min(group + 2);
-                let x = [pair.start, pair.end - 1].map(|g| Rows::<L>::at(job, i % blocks, rest.row(g)));
-                let [even, odd] = &mut sums;
-                let (older, newer) = if side { (even, odd) } else { (odd, even) };
-                // While the unit multiplies, the vectors finish what it did before and prepare what it does next.
-                let before = pending.take();
-                let beside = |quarter: usize| {
-                    if let (1, Some(pending)) = (quarter, &before) {
-                        rest.join(pending, older);
+        let [mut now, mut next] = folded.each_mut();
+        (0..4).for_each(|quarter| unpack::<L>(&at(tiles.start, 0), quarter, now));
+        for tile in tiles.clone() {
+            for b in 0..blocks {
+                let coming = if b + 1 < blocks { at(tile, b + 1) } else { at(tile + 1, 0) };
+                let is_last = tile + 1 == tiles.end && b + 1 == blocks;
+                // The next block is unpacked beside the first product: the unit works while the vectors do.
+                let mut beside = (!is_last).then_some(&coming);
+                let step = Step { tile, block: at(tile, b), b, blocks };
+                for group in groups.clone().step_by(2) {
+                    let pair = group..groups.end.min(group + 2);
+                    let x = [pair.start, pair.end - 1].map(|g| Rows::<L>::at(job, b, rest.row(g)));
+                    match pair.len() {
+                        2 => product::<L, 2>(now, [x[0].q, x[1].q], beside.take(), next, &mut sums),
+                        _ => product::<L, 1>(now, [x[0].q], beside.take(), next, &mut sums),
                     }
-                    if group == groups.start && i + 1 < tiles.len() * blocks {
-                        unpack::<L>(&coming, quarter, next);
+                    for (group, (x, sums)) in pair.zip(x.iter().zip(&sums.0)) {
+                        rest.join::<L>(&step, group, x, sums);
                     }
-                };
-                match pair.len() {
-                    2 => product::<L, 2>(now, [x[0].q, x[1].q], beside, newer),
-                    _ => product::<L, 1>(now, [x[0].q], beside, newer),
                 }
-                side = !side;
-                let ends = [i % blocks == 0, i % blocks + 1 == blocks];
-                pending =
-                    Some(Pending { block: this, ends, tile: tiles.start + i / blocks, groups: pair, x });
+                std::mem::swap(&mut now, &mut next);
             }
-        }
-        if let Some(pending) = &pending {
-            rest.join(pending, &sums[usize::from(!side)]);
         }
     }
 }
@@ -329,12 +303,13 @@ unsafe fn unpack<L: Fold>(block: &Block, quarter: usize, to: &mut Folded) {
     }
 }
 
-/// Sums of a block for one or two groups of rows; `beside` is called after each of its quarters.
+/// Sums of a block for one or two groups of rows; meanwhile `coming` is unpacked to `next`.
 #[inline(always)]
 unsafe fn product<L: Fold, const G: usize>(
     weights: &Folded,
     x: [*const i8; G],
-    mut beside: impl FnMut(usize),
+    coming: Option<&Block>,
+    next: &mut Folded,
     sums: &mut Sums,
 ) {
     asm!("tilezero tmm0", "tilezero tmm1", options(nostack, nomem));
@@ -357,7 +332,9 @@ unsafe fn product<L: Fold, const G: usize>(
                 dot::<L, 2>();
             }
         }
-        beside(quarter);
+        if let Some(coming) = coming {
+            unpack::<L>(coming, quarter, next);
+        }
     }
     let [first, second] = &mut sums.0;
     asm!("tilestored [{} + {}], tmm0", in(reg) &mut first[0], in(reg) LINE, options(nostack));
@@ -384,6 +361,15 @@ unsafe fn dot<L: Fold, const C: usize>() {
     if L::SIGNED { dot!("tdpbssd") } else { dot!("tdpbsud") }
 }
 
+/// Where a product stands in a matmul.
+struct Step {
+    tile: usize,
+    block: Block,
+    /// Of `blocks`.
+    b: usize,
+    blocks: usize,
+}
+
 /// The f32 steps that follow a product.
 struct Rest<'a> {
     job: &'a Job<'a>,
@@ -391,49 +377,54 @@ struct Rest<'a> {
 }
 
 impl Rest<'_> {
-    /// The first row of a group. The last group ends with the last row; what it shares with its neighbour is computed twice.
+    /// The first row of a group. The last group ends with the last row; what it shares with its neighbour is done twice.
     fn row(&self, group: usize) -> usize {
         (group * ROWS).min(self.job.m - self.job.m.min(ROWS))
     }
 
     #[inline(always)]
-    unsafe fn join<L: Fold>(&mut self, pending: &Pending<L>, sums: &Sums) {
+    unsafe fn join<L: Fold>(
+        &mut self,
+        step: &Step,
+        group: usize,
+        x: &Rows<L>,
+        [high, low]: &[[[i32; TILE]; ROWS]; 2],
+    ) {
         let shape = L::SHAPE;
-        let block = &pending.block;
-        let [first, last] = pending.ends;
-        let d = Avx512::load_f16(block.head);
+        let d = Avx512::load_f16(step.block.head);
         let mut dmin = d;
         let mut mins = [_mm512_setzero_si512(); 8];
         if shape.min {
-            dmin = Avx512::load_f16(block.head.add(2 * TILE));
+            dmin = Avx512::load_f16(step.block.head.add(2 * TILE));
             for (pair, min) in mins.iter_mut().enumerate().take(shape.subs / 2) {
-                *min = min_pair::<Avx512, L>(block, pair);
+                *min = min_pair::<Avx512, L>(&step.block, pair);
             }
         }
-        let outputs = TILE.min(self.job.weights.rows() - pending.tile * TILE);
-        for (group, (x, [high, low])) in pending.groups.clone().zip(pending.x.iter().zip(&sums.0)) {
-            let row = self.row(group);
-            for r in 0..self.job.m.min(ROWS) {
-                let mut i = Avx512::load(low[r].as_ptr().cast());
-                if L::HIGH {
-                    i = Avx512::add(i, Avx512::shl(Avx512::load(high[r].as_ptr().cast()), L::SHIFT as i32));
+        let rows = self.job.m.min(ROWS);
+        let acc = &mut self.acc[group % GROUPS][..rows];
+        for (r, acc) in acc.iter_mut().enumerate() {
+            let mut i = Avx512::load(low[r].as_ptr().cast());
+            if L::HIGH {
+                i = Avx512::add(i, Avx512::shl(Avx512::load(high[r].as_ptr().cast()), L::SHIFT as i32));
+            }
+            let i = Avx512::to_f(i);
+            let t = if shape.min {
+                let mut m = _mm512_setzero_si512();
+                for (pair, min) in mins.iter().enumerate().take(shape.subs / 2) {
+                    m = Avx512::dot2(m, *min, [x.sum(r, 2 * pair), x.sum(r, 2 * pair + 1)]);
                 }
-                let i = Avx512::to_f(i);
-                let t = if shape.min {
-                    let mut m = _mm512_setzero_si512();
-                    for (pair, min) in mins.iter().enumerate().take(shape.subs / 2) {
-                        m = Avx512::dot2(m, *min, [x.sum(r, 2 * pair), x.sum(r, 2 * pair + 1)]);
-                    }
-                    Avx512::fms(d, i, Avx512::mul_f(dmin, Avx512::to_f(m)))
-                } else {
-                    Avx512::mul_f(d, i)
-                };
-                let acc = &mut self.acc[group % GROUPS][r];
-                let before = if first { Avx512::splat_f(0.0) } else { Avx512::load_f(acc.as_ptr()) };
-                Avx512::store_f(acc.as_mut_ptr(), Avx512::fma(Avx512::splat_f(*x.d.add(r)), t, before));
-                if last {
-                    self.job.out.set_row(row + r, self.job.column + pending.tile * TILE, &acc[..outputs]);
-                }
+                Avx512::fms(d, i, Avx512::mul_f(dmin, Avx512::to_f(m)))
+            } else {
+                Avx512::mul_f(d, i)
+            };
+            let before = if step.b == 0 { Avx512::splat_f(0.0) } else { Avx512::load_f(acc.as_ptr()) };
+            Avx512::store_f(acc.as_mut_ptr(), Avx512::fma(Avx512::splat_f(*x.d.add(r)), t, before));
+        }
+        if step.b + 1 == step.blocks {
+            let (row, column) = (self.row(group), self.job.column + step.tile * TILE);
+            let outputs = TILE.min(self.job.weights.rows() - step.tile * TILE);
+            for (r, acc) in self.acc[group % GROUPS][..rows].iter().enumerate() {
+                self.job.out.set_row(row + r, column, &acc[..outputs]);
             }
         }
     }
