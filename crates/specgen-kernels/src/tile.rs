@@ -19,7 +19,7 @@ use crate::{Format, Packed};
 /// Activation rows that share the weights of one pass; so many that their integers stay in cache.
 const MAX_ROWS: usize = 128;
 /// How far ahead of use weights are asked for, in bytes: what arrives in about two latencies of a loaded memory.
-pub(crate) const AHEAD: usize = 6144;
+pub(crate) const AHEAD: usize = 8192;
 
 /// One part of a matmul: all rows of `x` with packed weights, into columns of `out`.
 pub(crate) struct Job<'a> {

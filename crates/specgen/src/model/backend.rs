@@ -67,6 +67,11 @@ pub(crate) trait Backend: Send + Sync + 'static {
     ) -> Result<Self::Tensor>;
     /// Appends all elements to `out`.
     fn read(&self, x: &Self::Tensor, out: &mut Vec<f32>) -> Result<()>;
+    /// Makes `out` all elements of `x`.
+    fn take(&self, x: Self::Tensor, out: &mut Vec<f32>) -> Result<()> {
+        out.clear();
+        self.read(&x, out)
+    }
 }
 
 /// One layer's keys and values of one sequence.

@@ -310,6 +310,11 @@ impl Backend for Cpu {
         Ok(out)
     }
 
+    fn take(&self, mut x: Rows, out: &mut Vec<f32>) -> Result<()> {
+        std::mem::swap(&mut x.data, out); // the old buffer goes back to the pool
+        Ok(())
+    }
+
     fn read(&self, x: &Rows, out: &mut Vec<f32>) -> Result<()> {
         out.extend_from_slice(&x.data);
         Ok(())

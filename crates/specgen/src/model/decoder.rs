@@ -117,7 +117,7 @@ impl<B: Backend> Model for Decoder<B> {
             if let Some(cap) = self.config.final_softcap {
                 logits = b.softcap(logits, cap)?;
             }
-            b.read(&logits, &mut out.logits)?;
+            b.take(logits, &mut out.logits)?;
         }
 
         for slice in &mut batch.slices {

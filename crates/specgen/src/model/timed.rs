@@ -128,6 +128,9 @@ impl<B: Backend> Backend for Timed<B> {
     ) -> Result<B::Tensor> {
         self.time(Op::Attention, |b| b.attend(shape, qkv, caches, plan))
     }
+    fn take(&self, x: B::Tensor, out: &mut Vec<f32>) -> Result<()> {
+        self.time(Op::Other, |b| b.take(x, out))
+    }
     fn read(&self, x: &B::Tensor, out: &mut Vec<f32>) -> Result<()> {
         self.time(Op::Other, |b| b.read(x, out))
     }
