@@ -9,7 +9,7 @@ use std::sync::{
 
 use specgen::{
     Engine, Error, FinishReason, Request, SamplingParams, Sequence,
-    draft::{Draft, DraftRequest, Drafter, NgramDrafter, NoDraft},
+    draft::{Draft, DraftRequest, Drafter, ModelDrafter, NgramDrafter, NoDraft},
     model::{Batch, Model, Output, Rows, Slice, ToyModel},
     sampling::{History, Sampler},
 };
@@ -417,4 +417,36 @@ fn a_round_refuses_sequences_that_are_not_ready() {
     }
     let error = rounds.step(&mut [&mut fresh]).unwrap_err().to_string();
     assert!(error.contains("has ended"), "{error}");
+}
+
+/// Caches mean something to the pair that made them only: a text starts anew elsewhere, and a sequence stays at home.
+#[test]
+fn what_one_engine_made_another_does_not_read() {
+    let target: Arc<dyn Model> = Arc::new(ToyModel::new(12, 1, 6.0));
+    let params = SamplingParams::greedy();
+    let ngram = Engine::from_parts(target.clone(), Arc::new(NgramDrafter::default()), 3, &[]);
+    let model = ngram.with_drafter(Arc::new(ModelDrafter::new(target, 12)), 3);
+    let prompt = [5u32, 1, 4];
+    let plain = run(&ngram, &params, &prompt, 30).tokens;
+    let request = Request { prompt: &prompt, params: &params, max_tokens: 30, stops: &[], ignore_eos: false };
+    let finish = |engine: &Engine, mut sequence: Sequence| {
+        let mut rounds = engine.rounds();
+        while rounds.prefill(&mut sequence).unwrap() {}
+        while sequence.finish_reason().is_none() {
+            rounds.step(&mut [&mut sequence]).unwrap();
+        }
+        assert_eq!(sequence.output(), plain);
+        sequence
+    };
+    let first = finish(&ngram, ngram.start(&request, &mut None).unwrap());
+    let mut memory = Some(first.into_memory());
+    let second = finish(&model, model.start(&request, &mut memory).unwrap());
+    assert_eq!(second.stats().reused_tokens, 0);
+    let mut memory = Some(second.into_memory());
+    let mut third = model.start(&request, &mut memory).unwrap();
+    let mut strange = ngram.rounds();
+    for error in [strange.prefill(&mut third).unwrap_err(), strange.step(&mut [&mut third]).unwrap_err()] {
+        assert!(error.to_string().contains("another engine"), "{error}");
+    }
+    assert_eq!(finish(&model, third).stats().reused_tokens, 2);
 }

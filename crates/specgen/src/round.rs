@@ -35,8 +35,9 @@ impl Rounds {
     /// Returns whether more is to be fed.
     ///
     /// # Errors
-    /// A failing target; the sequence can try again.
+    /// [`Error::InvalidArgument`] for a sequence of another engine; a failing target. The sequence can try again.
     pub fn prefill(&mut self, sequence: &mut Sequence) -> Result<bool> {
+        self.check_owner(sequence)?;
         let start = Instant::now();
         let cached = sequence.memory.cache.retain_prefix(&sequence.tokens);
         if sequence.stats.prefill.is_zero() {
@@ -56,11 +57,14 @@ impl Rounds {
     /// Runs one round for every sequence and commits 1 to k + 1 tokens to each.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a sequence that has ended or was not prefilled, and for a drafter that breaks its
+    /// [`Error::InvalidArgument`] for a sequence that has ended, was not prefilled or is another engine's, and for a drafter that breaks its
     /// contract; a failing model; NaN logits, or parameters that ban every token. The sequences stay as they were, and
     /// the round can be tried again.
     pub fn step(&mut self, sequences: &mut [&mut Sequence]) -> Result<()> {
-        sequences.iter().try_for_each(|sequence| sequence.check_ready())?;
+        for sequence in sequences.iter() {
+            self.check_owner(sequence)?;
+            sequence.check_ready()?;
+        }
 
         // 1. Draft: guess up to k tokens, keeping the q each one was drawn from.
         let start = Instant::now();
@@ -98,6 +102,14 @@ impl Rounds {
             sequence.stats.draft += drafted - start;
             sequence.stats.verify += scored - drafted;
             sequence.stats.other += scored.elapsed();
+        }
+        Ok(())
+    }
+
+    fn check_owner(&self, sequence: &Sequence) -> Result<()> {
+        if !sequence.memory.is_of(&self.target, &self.drafter) {
+            let message = "a sequence was given to the rounds of another engine";
+            return Err(Error::InvalidArgument(message.into()));
         }
         Ok(())
     }
