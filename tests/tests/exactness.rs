@@ -8,7 +8,7 @@ use std::sync::{
 };
 
 use specgen::{
-    Engine, Error, FinishReason, Request, SamplingParams, Sequence,
+    Engine, Error, FinishReason, Request, Rounds, SamplingParams, Sequence,
     draft::{Draft, DraftRequest, Drafter, ModelDrafter, NgramDrafter, NoDraft},
     model::{Batch, Model, Output, Rows, Slice, ToyModel},
     sampling::{History, Sampler},
@@ -149,6 +149,11 @@ fn sequence(engine: &Engine, prompt: &[u32], params: &SamplingParams) -> Sequenc
     engine.start(&request, &mut None).unwrap()
 }
 
+/// A round of one.
+fn step(rounds: &mut Rounds, sequence: &mut Sequence) -> specgen::Result<()> {
+    rounds.step(&mut [sequence])?.remove(0)
+}
+
 /// A sequence says the same alone and among others, greedy or sampled by seed.
 #[test]
 fn neighbours_in_a_batch_change_nothing() {
@@ -186,7 +191,7 @@ fn neighbours_in_a_batch_change_nothing() {
                 if live.is_empty() {
                     break;
                 }
-                rounds.step(&mut live).unwrap();
+                rounds.step(&mut live).unwrap().into_iter().for_each(|result| result.unwrap());
             }
             for (sequence, alone) in sequences.iter().zip(&alone) {
                 assert_eq!(sequence.output(), &alone[..], "{name}, {drafter_name}");
@@ -357,7 +362,7 @@ fn a_failed_round_can_be_tried_again() {
             while sequence.finish_reason().is_none() {
                 let result = match rounds.prefill(&mut sequence) {
                     Ok(true) => continue,
-                    Ok(false) => rounds.step(&mut [&mut sequence]),
+                    Ok(false) => step(&mut rounds, &mut sequence),
                     Err(error) => Err(error),
                 };
                 failures.extend(result.err().map(|error| error.to_string()));
@@ -381,8 +386,8 @@ impl Drafter for Broken {
         Box::new(specgen::draft::NoState)
     }
 
-    fn draft(&self, requests: &mut [DraftRequest<'_>]) -> specgen::Result<Vec<Draft>> {
-        Ok((self.0)(requests[0].k))
+    fn draft(&self, requests: &mut [DraftRequest<'_>]) -> specgen::Result<Vec<specgen::Result<Draft>>> {
+        Ok((self.0)(requests[0].k).into_iter().map(Ok).collect())
     }
 }
 
@@ -413,7 +418,7 @@ fn a_round_refuses_sequences_that_are_not_ready() {
     assert!(error.contains("before its prompt was fed"), "{error}");
     while rounds.prefill(&mut fresh).unwrap() {}
     while fresh.finish_reason().is_none() {
-        rounds.step(&mut [&mut fresh]).unwrap();
+        step(&mut rounds, &mut fresh).unwrap();
     }
     let error = rounds.step(&mut [&mut fresh]).unwrap_err().to_string();
     assert!(error.contains("has ended"), "{error}");
@@ -433,7 +438,7 @@ fn what_one_engine_made_another_does_not_read() {
         let mut rounds = engine.rounds();
         while rounds.prefill(&mut sequence).unwrap() {}
         while sequence.finish_reason().is_none() {
-            rounds.step(&mut [&mut sequence]).unwrap();
+            step(&mut rounds, &mut sequence).unwrap();
         }
         assert_eq!(sequence.output(), plain);
         sequence

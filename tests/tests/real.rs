@@ -57,7 +57,7 @@ fn run_together(engine: &Engine, max_tokens: usize) -> Vec<Outcome> {
         if live.is_empty() {
             break;
         }
-        rounds.step(&mut live).unwrap();
+        rounds.step(&mut live).unwrap().into_iter().for_each(|result| result.unwrap());
     }
     let outcome = |mut sequence: Sequence| Outcome {
         text: std::iter::from_fn(|| sequence.next_piece()).map(|piece| piece.text).collect(),

@@ -222,7 +222,7 @@ impl Sequence {
     }
 
     /// Commits a round: walks over the accepted tokens and the one after them in the order plain decoding would have
-    /// said them, and ends at the first that ends the text. Text, counters and cache end at that token too.
+    /// said them, and ends at the first that ends the text. Text and counters end at that token too.
     pub(crate) fn commit(&mut self, draft: &Draft, verdict: &Verdict) -> Kept {
         let accepted = &draft.tokens[..verdict.num_accepted];
         let before = self.tokens.len();
@@ -234,7 +234,6 @@ impl Sequence {
         }
         let num_new = self.tokens.len() - before;
         let num_accepted = verdict.num_accepted.min(num_new);
-        self.memory.cache.truncate(self.tokens.len() - 1);
         // What lies behind the end of a text was never up for acceptance.
         let num_drafted = if self.finish.is_some() { draft.len().min(num_new) } else { draft.len() };
         self.stats.record_round(num_drafted, num_accepted, num_new);
