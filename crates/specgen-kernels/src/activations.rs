@@ -9,6 +9,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use crate::Team;
+#[cfg(test)]
 use crate::definition::QuantizedBlock;
 use crate::isa::{Level, dispatch};
 
@@ -116,6 +117,7 @@ impl Quantized {
     }
 
     /// Block `block` of row `row` of `rows`.
+    #[cfg(test)]
     pub(crate) fn block(
         &self,
         block_len: usize,
