@@ -48,20 +48,29 @@ fn run(engine: &Engine, params: &SamplingParams, prompt: &[u32], max_tokens: usi
     Outcome { finish: generation.finish_reason(), tokens: ids }
 }
 
+/// Penalties too see each drafted token's own prefix.
 #[test]
 fn greedy_text_equals_plain_decoding() {
-    let params = SamplingParams::greedy();
+    let penalised = SamplingParams {
+        repetition_penalty: 1.3,
+        presence_penalty: 0.4,
+        frequency_penalty: 0.6,
+        ..SamplingParams::greedy()
+    };
     for (name, target, other) in targets() {
         let end_id = 3;
         let prompt = [5, 1, 4];
         let engine = |drafter, k| Engine::from_parts(target.clone(), drafter, k, &[end_id]);
-        let plain = run(&engine(Arc::new(NoDraft), 0), &params, &prompt, 60);
-        let text = [&prompt[..], &plain.tokens].concat();
-        for (drafter_name, drafter) in drafters::all(&target, &other, &text, end_id) {
-            for k in KS {
-                let got = run(&engine(drafter.clone(), k), &params, &prompt, 60);
-                assert_eq!(got.tokens, plain.tokens, "{name}, {drafter_name}, k = {k}");
-                assert_eq!(got.finish, plain.finish, "{name}, {drafter_name}, k = {k}");
+        for (params_name, params) in [("greedy", &SamplingParams::greedy()), ("penalised", &penalised)] {
+            let plain = run(&engine(Arc::new(NoDraft), 0), params, &prompt, 60);
+            let text = [&prompt[..], &plain.tokens].concat();
+            for (drafter_name, drafter) in drafters::all(&target, &other, &text, end_id) {
+                for k in KS {
+                    let what = format!("{name}, {params_name}, {drafter_name}, k = {k}");
+                    let got = run(&engine(drafter.clone(), k), params, &prompt, 60);
+                    assert_eq!(got.tokens, plain.tokens, "{what}");
+                    assert_eq!(got.finish, plain.finish, "{what}");
+                }
             }
         }
     }
