@@ -257,7 +257,8 @@ fn a_batch_drafts_in_shared_passes() {
         while rounds.prefill(&mut sequence).unwrap() {}
         sequence
     });
-    (target.take_passes(), draft.take_passes());
+    target.take_passes();
+    draft.take_passes();
     rounds.step(&mut sequences.iter_mut().collect::<Vec<_>>()).unwrap();
     assert_eq!(draft.take_passes(), [[1; 3]; 3]);
     assert_eq!(target.take_passes(), [[4; 3]]);
