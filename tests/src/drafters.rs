@@ -49,8 +49,8 @@ impl<F: Fn(usize, usize) -> Vec<u32> + Send + Sync> Drafter for Scripted<F> {
         Box::new(NoState)
     }
 
-    fn draft(&self, requests: &mut [DraftRequest<'_>]) -> Result<Vec<Draft>> {
-        Ok(requests.iter().map(|r| Draft::deterministic((self.0)(r.tokens.len(), r.k))).collect())
+    fn draft(&self, requests: &mut [DraftRequest<'_>]) -> Result<Vec<Result<Draft>>> {
+        Ok(requests.iter().map(|r| Ok(Draft::deterministic((self.0)(r.tokens.len(), r.k)))).collect())
     }
 }
 
@@ -64,7 +64,7 @@ impl Drafter for Uniform {
         Box::new(NoState)
     }
 
-    fn draft(&self, requests: &mut [DraftRequest<'_>]) -> Result<Vec<Draft>> {
+    fn draft(&self, requests: &mut [DraftRequest<'_>]) -> Result<Vec<Result<Draft>>> {
         let q = Distribution::Dense(vec![-(self.vocab_size as f32).ln(); self.vocab_size]);
         let chain = |request: &mut DraftRequest<'_>| {
             let mut draft = Draft::default();
@@ -72,7 +72,7 @@ impl Drafter for Uniform {
                 let token = q.draw(&mut request.noise, i);
                 draft.push(token, q.clone());
             }
-            draft
+            Ok(draft)
         };
         Ok(requests.iter_mut().map(chain).collect())
     }

@@ -8,8 +8,8 @@ use std::sync::{
 };
 
 use specgen::{
-    Engine, Error, FinishReason, Request, SamplingParams, Sequence,
-    draft::{Draft, DraftRequest, Drafter, NgramDrafter, NoDraft},
+    Engine, Error, FinishReason, Request, Rounds, SamplingParams, Sequence,
+    draft::{Draft, DraftRequest, Drafter, ModelDrafter, NgramDrafter, NoDraft},
     model::{Batch, Model, Output, Rows, Slice, ToyModel},
     sampling::{History, Sampler},
 };
@@ -48,20 +48,29 @@ fn run(engine: &Engine, params: &SamplingParams, prompt: &[u32], max_tokens: usi
     Outcome { finish: generation.finish_reason(), tokens: ids }
 }
 
+/// Penalties too see each drafted token's own prefix.
 #[test]
 fn greedy_text_equals_plain_decoding() {
-    let params = SamplingParams::greedy();
+    let penalised = SamplingParams {
+        repetition_penalty: 1.3,
+        presence_penalty: 0.4,
+        frequency_penalty: 0.6,
+        ..SamplingParams::greedy()
+    };
     for (name, target, other) in targets() {
         let end_id = 3;
         let prompt = [5, 1, 4];
         let engine = |drafter, k| Engine::from_parts(target.clone(), drafter, k, &[end_id]);
-        let plain = run(&engine(Arc::new(NoDraft), 0), &params, &prompt, 60);
-        let text = [&prompt[..], &plain.tokens].concat();
-        for (drafter_name, drafter) in drafters::all(&target, &other, &text, end_id) {
-            for k in KS {
-                let got = run(&engine(drafter.clone(), k), &params, &prompt, 60);
-                assert_eq!(got.tokens, plain.tokens, "{name}, {drafter_name}, k = {k}");
-                assert_eq!(got.finish, plain.finish, "{name}, {drafter_name}, k = {k}");
+        for (params_name, params) in [("greedy", &SamplingParams::greedy()), ("penalised", &penalised)] {
+            let plain = run(&engine(Arc::new(NoDraft), 0), params, &prompt, 60);
+            let text = [&prompt[..], &plain.tokens].concat();
+            for (drafter_name, drafter) in drafters::all(&target, &other, &text, end_id) {
+                for k in KS {
+                    let what = format!("{name}, {params_name}, {drafter_name}, k = {k}");
+                    let got = run(&engine(drafter.clone(), k), params, &prompt, 60);
+                    assert_eq!(got.tokens, plain.tokens, "{what}");
+                    assert_eq!(got.finish, plain.finish, "{what}");
+                }
             }
         }
     }
@@ -149,6 +158,11 @@ fn sequence(engine: &Engine, prompt: &[u32], params: &SamplingParams) -> Sequenc
     engine.start(&request, &mut None).unwrap()
 }
 
+/// A round of one.
+fn step(rounds: &mut Rounds, sequence: &mut Sequence) -> specgen::Result<()> {
+    rounds.step(&mut [sequence])?.remove(0)
+}
+
 /// A sequence says the same alone and among others, greedy or sampled by seed.
 #[test]
 fn neighbours_in_a_batch_change_nothing() {
@@ -186,7 +200,7 @@ fn neighbours_in_a_batch_change_nothing() {
                 if live.is_empty() {
                     break;
                 }
-                rounds.step(&mut live).unwrap();
+                rounds.step(&mut live).unwrap().into_iter().for_each(|result| result.unwrap());
             }
             for (sequence, alone) in sequences.iter().zip(&alone) {
                 assert_eq!(sequence.output(), &alone[..], "{name}, {drafter_name}");
@@ -357,7 +371,7 @@ fn a_failed_round_can_be_tried_again() {
             while sequence.finish_reason().is_none() {
                 let result = match rounds.prefill(&mut sequence) {
                     Ok(true) => continue,
-                    Ok(false) => rounds.step(&mut [&mut sequence]),
+                    Ok(false) => step(&mut rounds, &mut sequence),
                     Err(error) => Err(error),
                 };
                 failures.extend(result.err().map(|error| error.to_string()));
@@ -381,8 +395,8 @@ impl Drafter for Broken {
         Box::new(specgen::draft::NoState)
     }
 
-    fn draft(&self, requests: &mut [DraftRequest<'_>]) -> specgen::Result<Vec<Draft>> {
-        Ok((self.0)(requests[0].k))
+    fn draft(&self, requests: &mut [DraftRequest<'_>]) -> specgen::Result<Vec<specgen::Result<Draft>>> {
+        Ok((self.0)(requests[0].k).into_iter().map(Ok).collect())
     }
 }
 
@@ -413,8 +427,40 @@ fn a_round_refuses_sequences_that_are_not_ready() {
     assert!(error.contains("before its prompt was fed"), "{error}");
     while rounds.prefill(&mut fresh).unwrap() {}
     while fresh.finish_reason().is_none() {
-        rounds.step(&mut [&mut fresh]).unwrap();
+        step(&mut rounds, &mut fresh).unwrap();
     }
     let error = rounds.step(&mut [&mut fresh]).unwrap_err().to_string();
     assert!(error.contains("has ended"), "{error}");
+}
+
+/// Caches mean something to the pair that made them only: a text starts anew elsewhere, and a sequence stays at home.
+#[test]
+fn what_one_engine_made_another_does_not_read() {
+    let target: Arc<dyn Model> = Arc::new(ToyModel::new(12, 1, 6.0));
+    let params = SamplingParams::greedy();
+    let ngram = Engine::from_parts(target.clone(), Arc::new(NgramDrafter::default()), 3, &[]);
+    let model = ngram.with_drafter(Arc::new(ModelDrafter::new(target, 12)), 3);
+    let prompt = [5u32, 1, 4];
+    let plain = run(&ngram, &params, &prompt, 30).tokens;
+    let request = Request { prompt: &prompt, params: &params, max_tokens: 30, stops: &[], ignore_eos: false };
+    let finish = |engine: &Engine, mut sequence: Sequence| {
+        let mut rounds = engine.rounds();
+        while rounds.prefill(&mut sequence).unwrap() {}
+        while sequence.finish_reason().is_none() {
+            step(&mut rounds, &mut sequence).unwrap();
+        }
+        assert_eq!(sequence.output(), plain);
+        sequence
+    };
+    let first = finish(&ngram, ngram.start(&request, &mut None).unwrap());
+    let mut memory = Some(first.into_memory());
+    let second = finish(&model, model.start(&request, &mut memory).unwrap());
+    assert_eq!(second.stats().reused_tokens, 0);
+    let mut memory = Some(second.into_memory());
+    let mut third = model.start(&request, &mut memory).unwrap();
+    let mut strange = ngram.rounds();
+    for error in [strange.prefill(&mut third).unwrap_err(), strange.step(&mut [&mut third]).unwrap_err()] {
+        assert!(error.to_string().contains("another engine"), "{error}");
+    }
+    assert_eq!(finish(&model, third).stats().reused_tokens, 2);
 }

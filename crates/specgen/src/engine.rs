@@ -54,18 +54,21 @@ impl From<&str> for DraftSource {
 
 /// A loaded target with its drafter. Cheap to clone; sessions share it.
 #[derive(Clone)]
-pub struct Engine(Arc<Inner>);
-
-struct Inner {
-    target: Arc<dyn Model>,
+pub struct Engine {
+    loaded: Arc<Loaded>,
     drafter: Arc<dyn Drafter>,
+    num_draft_tokens: usize,
+}
+
+/// The target and what belongs to its text.
+struct Loaded {
+    target: Arc<dyn Model>,
     tokenizer: Option<Tokenizer>,
     chat_template: Result<Option<ChatTemplate>>,
     name: String,
     /// Ids that may be said: the tokenizer's, where the head is padded beyond them.
     vocab_size: usize,
     end_ids: Vec<u32>,
-    num_draft_tokens: usize,
 }
 
 impl Engine {
@@ -91,16 +94,21 @@ impl Engine {
         num_draft_tokens: usize,
         end_ids: &[u32],
     ) -> Self {
-        Self(Arc::new(Inner {
+        let loaded = Loaded {
             vocab_size: target.info().vocab_size,
             name: target.info().architecture.clone(),
             target,
-            drafter,
             tokenizer: None,
             chat_template: Ok(None),
             end_ids: end_ids.to_vec(),
-            num_draft_tokens,
-        }))
+        };
+        Self { loaded: Arc::new(loaded), drafter, num_draft_tokens }
+    }
+
+    /// The same loaded target with another drafter and draft length: weights are shared, sequences are not.
+    #[must_use]
+    pub fn with_drafter(&self, drafter: Arc<dyn Drafter>, num_draft_tokens: usize) -> Self {
+        Self { loaded: self.loaded.clone(), drafter, num_draft_tokens }
     }
 
     /// A conversation with these sampling parameters.
@@ -113,22 +121,22 @@ impl Engine {
 
     /// The target.
     pub fn target(&self) -> &Arc<dyn Model> {
-        &self.0.target
+        &self.loaded.target
     }
 
     /// The target's name, as given.
     pub fn name(&self) -> &str {
-        &self.0.name
+        &self.loaded.name
     }
 
     /// The tokenizer, where there is one.
     pub fn tokenizer(&self) -> Option<&Tokenizer> {
-        self.0.tokenizer.as_ref()
+        self.loaded.tokenizer.as_ref()
     }
 
     /// The chat template, where the model has one.
     pub fn chat_template(&self) -> Option<&ChatTemplate> {
-        self.0.chat_template.as_ref().ok()?.as_ref()
+        self.loaded.chat_template.as_ref().ok()?.as_ref()
     }
 
     /// The chat template, or the reason why messages cannot be used.
@@ -136,7 +144,7 @@ impl Engine {
     /// # Errors
     /// [`Error::Unsupported`] where the model has none, or one that is broken.
     pub fn need_chat_template(&self) -> Result<&ChatTemplate> {
-        if let Err(broken) = &self.0.chat_template {
+        if let Err(broken) = &self.loaded.chat_template {
             return Err(Error::Unsupported(format!(
                 "{}: the chat template is unusable: {broken}",
                 self.name()
@@ -153,17 +161,17 @@ impl Engine {
 
     /// Ids that may be said.
     pub fn vocab_size(&self) -> usize {
-        self.0.vocab_size
+        self.loaded.vocab_size
     }
 
     /// Tokens a text may have, prompt included.
     pub fn context_len(&self) -> usize {
-        self.0.target.info().context_len
+        self.loaded.target.info().context_len
     }
 
     /// Ids that end a text.
     pub fn end_ids(&self) -> &[u32] {
-        &self.0.end_ids
+        &self.loaded.end_ids
     }
 
     /// The tokenizer, or the reason why text cannot be used.
@@ -173,8 +181,8 @@ impl Engine {
         })
     }
 
-    /// Begins a sequence, over the caches that `memory` holds from an earlier text, if any. [`Session`] does this for
-    /// one conversation; do it yourself to run many sequences through the same rounds.
+    /// Begins a sequence, over the caches that `memory` holds from an earlier text, if any; those of another engine are
+    /// of no use to this one and are let go. [`Session`] does this for one conversation; do it yourself to run many sequences through the same rounds.
     ///
     /// # Errors
     /// An empty prompt or one longer than the context, parameters out of range, an empty stop string, a stop string
@@ -196,17 +204,16 @@ impl Engine {
         let text = self.tokenizer().map(|tokenizer| TextOutput::new(tokenizer, request.stops)).transpose()?;
         let end_ids = if request.ignore_eos { Vec::new() } else { self.end_ids().to_vec() };
         let limits = Limits { max_tokens: request.max_tokens, context_len, end_ids };
-        let memory = memory.take().unwrap_or_else(|| Memory {
-            cache: self.0.target.new_cache(),
-            draft_state: self.0.drafter.new_state(),
-        });
+        let (target, drafter) = (&self.loaded.target, &self.drafter);
+        let memory = memory.take().filter(|memory| memory.is_of(target, drafter));
+        let memory = memory.unwrap_or_else(|| Memory::new(target, drafter));
         let seed = request.params.seed.unwrap_or_else(random_seed);
         Ok(Sequence::new(request.prompt, memory, (sampler, seed), limits, text))
     }
 
     /// Rounds over this engine's target and drafter.
     pub fn rounds(&self) -> Rounds {
-        Rounds::new(self.0.target.clone(), self.0.drafter.clone(), self.0.num_draft_tokens, PREFILL_CHUNK)
+        Rounds::new(self.loaded.target.clone(), self.drafter.clone(), self.num_draft_tokens, PREFILL_CHUNK)
     }
 }
 
@@ -350,15 +357,14 @@ impl EngineBuilder {
             (DraftSource::Ngram, _) => Arc::new(NgramDrafter::default()),
             _ => Arc::new(NoDraft),
         };
-        Ok(Engine(Arc::new(Inner {
+        let loaded = Loaded {
             vocab_size: target.tokenizer.vocab_size().min(model.info().vocab_size),
             end_ids: target.tokenizer.end_of_generation().to_vec(),
             name: target.name,
             tokenizer: Some(target.tokenizer),
             chat_template: target.chat_template,
             target: model,
-            drafter,
-            num_draft_tokens: self.num_draft_tokens,
-        })))
+        };
+        Ok(Engine { loaded: Arc::new(loaded), drafter, num_draft_tokens: self.num_draft_tokens })
     }
 }

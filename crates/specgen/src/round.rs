@@ -6,8 +6,8 @@ use std::{sync::Arc, time::Instant};
 use crate::{
     draft::{Committed, Draft, DraftRequest, Drafter},
     error::{Error, Result},
-    model::{Batch, Model, Output, Rows, Slice},
-    sequence::Sequence,
+    model::{Batch, Model, Output, Rows, Slice, feed_prompt},
+    sequence::{Memory, Sequence},
     verify::{Verdict, rejection},
 };
 
@@ -31,36 +31,40 @@ impl Rounds {
         Self { target, drafter, num_draft_tokens, prefill_chunk: prefill_chunk.max(1), output: Output::new() }
     }
 
-    /// Feeds the next chunk of a sequence's prompt to the target, all but its last token in all; that one is pending.
-    /// Returns whether more is to be fed.
+    /// Feeds the next chunk of a sequence's prompt to the target, and to a drafter that wants it: all but the prompt's
+    /// last token in all; that one is pending. Returns whether more is to be fed.
     ///
     /// # Errors
-    /// A failing target; the sequence can try again.
+    /// [`Error::InvalidArgument`] for a sequence of another engine; a failing model. The sequence can try again.
     pub fn prefill(&mut self, sequence: &mut Sequence) -> Result<bool> {
+        self.check_owner(sequence)?;
         let start = Instant::now();
-        let cached = sequence.memory.cache.retain_prefix(&sequence.tokens);
-        if sequence.stats.prefill.is_zero() {
-            sequence.stats.reused_tokens = cached;
+        let wants_draft = self.num_draft_tokens.min(sequence.draft_room()) > 0;
+        let Sequence { tokens, memory: Memory { cache, draft_state, .. }, stats, .. } = sequence;
+        let cached = cache.retain_prefix(tokens);
+        if stats.prefill.is_zero() {
+            stats.reused_tokens = cached;
         }
-        let unseen = &sequence.tokens[cached..sequence.tokens.len() - 1];
-        let chunk = &unseen[..unseen.len().min(self.prefill_chunk)];
-        if !chunk.is_empty() {
-            let slice =
-                Slice { cache: &mut sequence.memory.cache, tokens: chunk, rows: Rows::None, tree: None };
-            self.target.forward(&mut Batch { slices: vec![slice], taps: &[] }, &mut self.output)?;
+        let mut more = feed_prompt(&*self.target, cache, tokens, self.prefill_chunk, &mut self.output)?;
+        if wants_draft {
+            more |= self.drafter.prefill(draft_state.as_mut(), tokens, self.prefill_chunk)?;
         }
-        sequence.stats.prefill += start.elapsed();
-        Ok(unseen.len() > chunk.len())
+        stats.prefill += start.elapsed();
+        Ok(more)
     }
 
-    /// Runs one round for every sequence and commits 1 to k + 1 tokens to each.
+    /// Runs one round for every sequence and commits 1 to k + 1 tokens to each. What fails for one sequence only (NaN
+    /// logits, parameters that ban every token, a draft that is not honest) is its own result, and its neighbours go on.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a sequence that has ended or was not prefilled, and for a drafter that breaks its
-    /// contract; a failing model; NaN logits, or parameters that ban every token. The sequences stay as they were, and
-    /// the round can be tried again.
-    pub fn step(&mut self, sequences: &mut [&mut Sequence]) -> Result<()> {
-        sequences.iter().try_for_each(|sequence| sequence.check_ready())?;
+    /// What fails for all: [`Error::InvalidArgument`] for a sequence that has ended, was not prefilled or is another
+    /// engine's, and for a drafter that breaks its contract; a failing model. A sequence that failed, alone or with all,
+    /// stays as it was and can try again.
+    pub fn step(&mut self, sequences: &mut [&mut Sequence]) -> Result<Vec<Result<()>>> {
+        for sequence in sequences.iter() {
+            self.check_owner(sequence)?;
+            sequence.check_ready()?;
+        }
 
         // 1. Draft: guess up to k tokens, keeping the q each one was drawn from.
         let start = Instant::now();
@@ -71,38 +75,36 @@ impl Rounds {
         self.score(sequences, &drafts)?;
         let scored = Instant::now();
 
-        // 3. Verify: keep the longest prefix the target would have said, then one token of its own.
-        let mut verdicts = Vec::with_capacity(drafts.len());
-        for (row, (sequence, draft)) in sequences.iter_mut().zip(&drafts).enumerate() {
-            verdicts.push(self.verify(row, sequence, draft));
+        let mut results = Vec::with_capacity(drafts.len());
+        for (slice, (sequence, draft)) in sequences.iter_mut().zip(drafts).enumerate() {
+            results.push(draft.and_then(|draft| {
+                // 3. Verify: keep the longest prefix the target would have said, then one token of its own.
+                let verdict = self.verify(slice, sequence, &draft)?;
+                // 4. Commit, token by token, up to the first that ends the text.
+                self.commit(sequence, &draft, &verdict);
+                Ok(())
+            }));
+            // Keys and values of what was not committed leave the cache, and the pending token stays out of it.
+            sequence.memory.cache.truncate(sequence.tokens.len() - 1);
         }
-        let verdicts = match verdicts.into_iter().collect::<Result<Vec<_>>>() {
-            Ok(verdicts) => verdicts,
-            Err(error) => {
-                sequences.iter_mut().for_each(|s| s.memory.cache.truncate(s.tokens.len() - 1));
-                return Err(error);
-            }
-        };
-
-        // 4. Commit. Keys and values of what was rejected leave the caches with it.
-        for ((sequence, draft), verdict) in sequences.iter_mut().zip(&drafts).zip(&verdicts) {
-            let kept = sequence.commit(draft, verdict);
-            let committed = Committed {
-                tokens: &sequence.tokens,
-                num_new: kept.num_new,
-                num_drafted: draft.len(),
-                num_accepted: kept.num_accepted,
-            };
-            self.drafter.observe(sequence.memory.draft_state.as_mut(), &committed);
-            // A batch shares its passes: each sequence is told the whole time it waited.
+        // A batch shares its passes: each sequence is told the whole time it waited.
+        for sequence in sequences {
             sequence.stats.draft += drafted - start;
             sequence.stats.verify += scored - drafted;
             sequence.stats.other += scored.elapsed();
         }
+        Ok(results)
+    }
+
+    fn check_owner(&self, sequence: &Sequence) -> Result<()> {
+        if !sequence.memory.is_of(&self.target, &self.drafter) {
+            let message = "a sequence was given to the rounds of another engine";
+            return Err(Error::InvalidArgument(message.into()));
+        }
         Ok(())
     }
 
-    fn draft(&self, sequences: &mut [&mut Sequence]) -> Result<Vec<Draft>> {
+    fn draft(&self, sequences: &mut [&mut Sequence]) -> Result<Vec<Result<Draft>>> {
         let mut requests: Vec<_> = sequences
             .iter_mut()
             .map(|sequence| {
@@ -120,7 +122,7 @@ impl Rounds {
             })
             .collect();
         if requests.iter().all(|request| request.k == 0) {
-            return Ok(vec![Draft::default(); requests.len()]);
+            return Ok(requests.iter().map(|_| Ok(Draft::default())).collect());
         }
         let wanted: Vec<usize> = requests.iter().map(|request| request.k).collect();
         let drafts = self.drafter.draft(&mut requests)?;
@@ -129,13 +131,14 @@ impl Rounds {
     }
 
     /// A drafter may be anybody's: what would break the round is refused, naming it.
-    fn check_drafts(&self, wanted: &[usize], drafts: &[Draft]) -> Result<()> {
+    fn check_drafts(&self, wanted: &[usize], drafts: &[Result<Draft>]) -> Result<()> {
         let broken = |what: String| Err(Error::InvalidArgument(format!("the drafter returned {what}")));
         if drafts.len() != wanted.len() {
             return broken(format!("{} drafts for {} requests", drafts.len(), wanted.len()));
         }
         let vocab_size = self.target.info().vocab_size;
         for (draft, &k) in drafts.iter().zip(wanted) {
+            let Ok(draft) = draft else { continue };
             if draft.len() > k {
                 return broken(format!("{} tokens where at most {k} were wanted", draft.len()));
             }
@@ -146,11 +149,13 @@ impl Rounds {
         Ok(())
     }
 
-    /// Feeds each sequence's pending token and draft; `output` then holds one row per draft token, and one after.
-    fn score(&mut self, sequences: &mut [&mut Sequence], drafts: &[Draft]) -> Result<()> {
-        let fed = |(sequence, draft): (&&mut Sequence, &Draft)| {
+    /// Feeds each sequence's pending token and draft; `output` then holds one row per draft token, and one after. Where
+    /// drafting failed, the pending token is fed alone: a row that costs next to nothing keeps slices and sequences in
+    /// step.
+    fn score(&mut self, sequences: &mut [&mut Sequence], drafts: &[Result<Draft>]) -> Result<()> {
+        let fed = |(sequence, draft): (&&mut Sequence, &Result<Draft>)| {
             let pending = &sequence.tokens[sequence.tokens.len() - 1..];
-            [pending, &draft.tokens].concat()
+            [pending, draft.as_ref().map_or(&[][..], |draft| &draft.tokens)].concat()
         };
         let fed: Vec<Vec<u32>> = sequences.iter().zip(drafts).map(fed).collect();
         let mut slices = Vec::with_capacity(fed.len());
@@ -174,5 +179,16 @@ impl Rounds {
         let verdict = rejection(draft, p, &mut noise);
         sequence.history.truncate_output(committed);
         verdict
+    }
+
+    fn commit(&self, sequence: &mut Sequence, draft: &Draft, verdict: &Verdict) {
+        let kept = sequence.commit(draft, verdict);
+        let committed = Committed {
+            tokens: &sequence.tokens,
+            num_new: kept.num_new,
+            num_drafted: draft.len(),
+            num_accepted: kept.num_accepted,
+        };
+        self.drafter.observe(sequence.memory.draft_state.as_mut(), &committed);
     }
 }

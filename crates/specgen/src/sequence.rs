@@ -1,11 +1,12 @@
 //! `Sequence`: one text on its way: its tokens, caches and counters, and the walk that commits a round token by token.
 
-use std::{collections::VecDeque, time::Instant};
+use std::{collections::VecDeque, sync::Arc, time::Instant};
 
 use crate::{
     cache::KvCache,
-    draft::{Draft, DraftState},
+    draft::{Draft, DraftState, Drafter},
     error::{Error, Result},
+    model::Model,
     rng::{Noise, RoundNoise},
     sampling::{History, Sampler, SamplingParams},
     stats::Stats,
@@ -50,10 +51,29 @@ impl std::fmt::Display for Piece {
     }
 }
 
-/// What survives from one text of a conversation to the next: the caches. Empty where there was none.
+/// What survives from one text of a conversation to the next: the caches, and whose they are.
 pub struct Memory {
     pub(crate) cache: KvCache,
     pub(crate) draft_state: Box<dyn DraftState>,
+    target: Arc<dyn Model>,
+    drafter: Arc<dyn Drafter>,
+}
+
+impl Memory {
+    /// Empty caches for a text of this pair.
+    pub(crate) fn new(target: &Arc<dyn Model>, drafter: &Arc<dyn Drafter>) -> Self {
+        Self {
+            cache: target.new_cache(),
+            draft_state: drafter.new_state(),
+            target: target.clone(),
+            drafter: drafter.clone(),
+        }
+    }
+
+    /// Whether this very pair made the caches: no other can read them.
+    pub(crate) fn is_of(&self, target: &Arc<dyn Model>, drafter: &Arc<dyn Drafter>) -> bool {
+        Arc::ptr_eq(&self.target, target) && Arc::ptr_eq(&self.drafter, drafter)
+    }
 }
 
 /// What a sequence is to become.
@@ -134,6 +154,9 @@ impl Sequence {
     }
 
     /// Whether a round can begin: text to continue, and a cache that holds all of it but the pending token.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] saying what is amiss.
     pub(crate) fn check_ready(&self) -> Result<()> {
         let problem = match self.finish {
             Some(_) => "a sequence that has ended was given to a round",
@@ -199,7 +222,7 @@ impl Sequence {
     }
 
     /// Commits a round: walks over the accepted tokens and the one after them in the order plain decoding would have
-    /// said them, and ends at the first that ends the text. Text, counters and cache end at that token too.
+    /// said them, and ends at the first that ends the text. Text and counters end at that token too.
     pub(crate) fn commit(&mut self, draft: &Draft, verdict: &Verdict) -> Kept {
         let accepted = &draft.tokens[..verdict.num_accepted];
         let before = self.tokens.len();
@@ -211,7 +234,6 @@ impl Sequence {
         }
         let num_new = self.tokens.len() - before;
         let num_accepted = verdict.num_accepted.min(num_new);
-        self.memory.cache.truncate(self.tokens.len() - 1);
         // What lies behind the end of a text was never up for acceptance.
         let num_drafted = if self.finish.is_some() { draft.len().min(num_new) } else { draft.len() };
         self.stats.record_round(num_drafted, num_accepted, num_new);

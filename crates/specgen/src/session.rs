@@ -207,7 +207,7 @@ impl Generation<'_> {
             if sequence.stats().rounds == 0 {
                 while self.rounds.prefill(sequence)? {}
             }
-            self.rounds.step(&mut [&mut *sequence])?;
+            self.rounds.step(&mut [&mut *sequence])?.into_iter().collect::<Result<()>>()?;
         }
     }
 }

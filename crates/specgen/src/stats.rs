@@ -23,9 +23,9 @@ pub struct Stats {
     pub accepted_by_position: Vec<usize>,
     /// Rejections that rounding alone explains; should be 0.
     pub residual_underflows: usize,
-    /// Feeding the prompt to the target.
+    /// Feeding the prompt, to the draft too.
     pub prefill: Duration,
-    /// Drafting, the draft's own prompt included.
+    /// Drafting.
     pub draft: Duration,
     /// Target passes over drafts.
     pub verify: Duration,

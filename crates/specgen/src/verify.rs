@@ -18,8 +18,6 @@ pub struct Draft {
     /// For each token, the distribution it was really drawn from; [`Distribution::Point`] if it was not drawn at all
     /// (n-gram, greedy draft, unknown origin), which is always safe.
     pub q: Vec<Distribution>,
-    /// For each token, the drafter's estimate of its chance to be accepted, in [0, 1]; empty if it has none.
-    pub confidence: Vec<f32>,
 }
 
 impl Draft {

@@ -22,14 +22,24 @@ pub trait Drafter: Send + Sync {
     /// The state of a sequence that has no text yet.
     fn new_state(&self) -> Box<dyn DraftState>;
 
-    /// Drafts at most `k` tokens for every request, in order; an empty draft is always allowed.
+    /// Takes in the next `chunk` tokens of a prompt, or of a text as far as it goes, and returns whether more is left.
+    /// For drafters to which a long prompt is work: it is done in pieces, before the first round, and counted as prompt.
+    ///
+    /// # Errors
+    /// A failing draft model; the prompt can be tried again.
+    fn prefill(&self, _state: &mut dyn DraftState, _tokens: &[u32], _chunk: usize) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Drafts at most `k` tokens for every request, in order; an empty draft is always allowed. What fails for one
+    /// sequence only is that draft's own error.
     ///
     /// A token drawn at random carries the distribution it was drawn from; whether to draft a further position may
     /// depend on everything but the token drawn there (`rejection` would be biased otherwise).
     ///
     /// # Errors
-    /// A failing draft model; the round fails with it.
-    fn draft(&self, requests: &mut [DraftRequest<'_>]) -> Result<Vec<Draft>>;
+    /// What fails for all, such as a device; the round fails with it.
+    fn draft(&self, requests: &mut [DraftRequest<'_>]) -> Result<Vec<Result<Draft>>>;
 
     /// Hears what became of the last draft: the text now, and how much of it is new. States that catch up from the
     /// text when they next draft need not listen.
@@ -38,6 +48,14 @@ pub trait Drafter: Send + Sync {
 
 /// What a drafter keeps for one sequence: a cache, an index. It must survive a text that was cut or replaced.
 pub trait DraftState: Any + Send {}
+
+impl dyn DraftState {
+    /// The state as the type its drafter made.
+    pub fn downcast<S: DraftState>(&mut self) -> &mut S {
+        let state: &mut dyn Any = self;
+        state.downcast_mut().expect("a sequence's draft state is made by the drafter that uses it")
+    }
+}
 
 /// One sequence's wish for a draft.
 pub struct DraftRequest<'a> {
@@ -55,14 +73,6 @@ pub struct DraftRequest<'a> {
     pub noise: RoundNoise,
     /// Ids that end the text; nothing is drafted after one.
     pub end_ids: &'a [u32],
-}
-
-impl DraftRequest<'_> {
-    /// This request's state as the type its drafter made.
-    pub fn state_mut<S: DraftState>(&mut self) -> &mut S {
-        let state: &mut dyn Any = self.state;
-        state.downcast_mut().expect("a sequence's draft state is made by the drafter that uses it")
-    }
 }
 
 /// What a round committed.
@@ -93,7 +103,7 @@ impl Drafter for NoDraft {
         Box::new(NoState)
     }
 
-    fn draft(&self, requests: &mut [DraftRequest<'_>]) -> Result<Vec<Draft>> {
-        Ok(requests.iter().map(|_| Draft::default()).collect())
+    fn draft(&self, requests: &mut [DraftRequest<'_>]) -> Result<Vec<Result<Draft>>> {
+        Ok(requests.iter().map(|_| Ok(Draft::default())).collect())
     }
 }

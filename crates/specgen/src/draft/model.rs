@@ -5,16 +5,13 @@ use std::sync::Arc;
 use super::{Draft, DraftRequest, DraftState, Drafter};
 use crate::{
     cache::KvCache,
-    error::Result,
-    model::{Batch, Model, Output, Rows, Slice},
+    error::{Error, Result},
+    model::{Batch, Model, Output, Rows, Slice, feed_prompt},
     sampling::{Sampler, SamplingParams},
 };
 
-/// Rows of a draft prompt fed in one pass.
-const PREFILL_CHUNK: usize = 512;
-
-/// Tokens the first step of a draft may feed at once: a fully accepted draft leaves two.
-const CATCH_UP: usize = 2;
+/// The most tokens of a text that one pass catches up on, per sequence.
+const CATCH_UP_CHUNK: usize = 256;
 
 /// Drafts with a model.
 pub struct ModelDrafter {
@@ -36,18 +33,12 @@ impl ModelDrafter {
         Sampler::new(&params, self.vocab_size)
     }
 
-    /// Feeds what the cache lacks but for the last few tokens, which the first step of drafting feeds: after a rejection
-    /// it lacks one token, after a fully accepted draft two (the last guess was never fed), after a prompt many.
-    fn prefill(&self, request: &mut DraftRequest<'_>, out: &mut Output) -> Result<()> {
-        let tokens = request.tokens;
-        let cache = &mut request.state_mut::<State>().cache;
-        let cached = cache.retain_prefix(tokens);
-        let early = tokens.len().saturating_sub(CATCH_UP).max(cached);
-        for chunk in tokens[cached..early].chunks(PREFILL_CHUNK) {
-            let slice = Slice { cache: &mut *cache, tokens: chunk, rows: Rows::None, tree: None };
-            self.model.forward(&mut Batch { slices: vec![slice], taps: &[] }, out)?;
-        }
-        Ok(())
+    /// The most tokens that can be drafted after `text`. The draft's context may be shorter than the target's: where it
+    /// is full, drafting stops, decoding not. A text with an id the draft does not know cannot be fed to it.
+    fn room(&self, text: &[u32]) -> usize {
+        let info = self.model.info();
+        let known = text.iter().all(|&id| (id as usize) < info.vocab_size);
+        if known { (info.context_len + 1).saturating_sub(text.len()) } else { 0 }
     }
 }
 
@@ -58,61 +49,114 @@ struct State {
 
 impl DraftState for State {}
 
+/// One sequence's draft as it grows. Its request's `k` falls to the draft's length where it has to end.
+struct Chain {
+    sampler: Sampler,
+    draft: Draft,
+    error: Option<Error>,
+}
+
+impl Chain {
+    /// Draws the next token from `logits`.
+    fn extend(&mut self, request: &mut DraftRequest<'_>, logits: &[f32]) {
+        match self.sampler.distribution(logits, request.history) {
+            Ok(q) => {
+                let token = q.draw(&mut request.noise, self.draft.len());
+                request.history.push(token);
+                self.draft.push(token, q);
+                if request.end_ids.contains(&token) {
+                    request.k = self.draft.len();
+                }
+            }
+            // Every id the draft knows is banned: what it cannot say is the target's to say.
+            Err(Error::InvalidArgument(_)) => request.k = self.draft.len(),
+            Err(error) => {
+                request.k = self.draft.len();
+                self.error = Some(error);
+            }
+        }
+    }
+}
+
 impl Drafter for ModelDrafter {
     fn new_state(&self) -> Box<dyn DraftState> {
         Box::new(State { cache: self.model.new_cache() })
     }
 
-    fn draft(&self, requests: &mut [DraftRequest<'_>]) -> Result<Vec<Draft>> {
-        let mut drafts = vec![Draft::default(); requests.len()];
-        let mut samplers = Vec::with_capacity(requests.len());
-        let mut out = Output::new();
-        let context_len = self.model.info().context_len;
-        for request in requests.iter_mut() {
-            // The draft's context may be shorter than the target's: where it is full, drafting stops, decoding not.
-            // A text with an id the draft does not know cannot be fed to it.
-            let room = (context_len + 1).saturating_sub(request.tokens.len());
-            let known = request.tokens.iter().all(|&id| (id as usize) < self.model.info().vocab_size);
-            request.k = if known { request.k.min(room) } else { 0 };
-            if request.k > 0 {
-                self.prefill(request, &mut out)?;
-            }
-            samplers.push(self.sampler(request.sampler)?);
+    fn prefill(&self, state: &mut dyn DraftState, tokens: &[u32], chunk: usize) -> Result<bool> {
+        if self.room(tokens) == 0 {
+            return Ok(false);
         }
-        let most = requests.iter().map(|request| request.k).max().unwrap_or(0);
-        let result = self.decode_ahead(requests, &samplers, &mut drafts, most, &mut out);
+        let cache = &mut state.downcast::<State>().cache;
+        feed_prompt(&*self.model, cache, tokens, chunk, &mut Output::new())
+    }
+
+    fn draft(&self, requests: &mut [DraftRequest<'_>]) -> Result<Vec<Result<Draft>>> {
+        let mut chains = Vec::with_capacity(requests.len());
+        let mut committed = Vec::with_capacity(requests.len());
+        for request in requests.iter_mut() {
+            request.k = request.k.min(self.room(request.tokens));
+            if request.k > 0 {
+                request.state.downcast::<State>().cache.retain_prefix(request.tokens);
+            }
+            let sampler = self.sampler(request.sampler)?;
+            chains.push(Chain { sampler, draft: Draft::default(), error: None });
+            committed.push(request.history.num_output());
+        }
+        let mut out = Output::new();
+        let result = self
+            .catch_up(requests, &mut out)
+            .and_then(|()| self.decode_ahead(requests, &mut chains, &mut out));
         // The guesses leave the histories however decoding ended.
-        for (request, draft) in requests.iter_mut().zip(&drafts) {
-            let committed = request.history.num_output() - draft.len();
+        for (request, committed) in requests.iter_mut().zip(committed) {
             request.history.truncate_output(committed);
         }
-        result.map(|()| drafts)
+        result?;
+        Ok(chains.into_iter().map(|chain| chain.error.map_or(Ok(chain.draft), Err)).collect())
     }
 }
 
 impl ModelDrafter {
+    /// Feeds what the caches lack but for a last chunk, which the first step of drafting feeds. Mostly that is all of
+    /// it: after a rejection a cache lacks one token, after a fully accepted draft two (the last guess was never fed).
+    fn catch_up(&self, requests: &mut [DraftRequest<'_>], out: &mut Output) -> Result<()> {
+        loop {
+            let mut slices = Vec::new();
+            for request in requests.iter_mut().filter(|request| request.k > 0) {
+                let text = request.tokens;
+                let cache = &mut request.state.downcast::<State>().cache;
+                let unseen = &text[cache.len()..];
+                if unseen.len() > CATCH_UP_CHUNK {
+                    let tokens = &unseen[..CATCH_UP_CHUNK];
+                    slices.push(Slice { cache, tokens, rows: Rows::None, tree: None });
+                }
+            }
+            if slices.is_empty() {
+                return Ok(());
+            }
+            self.model.forward(&mut Batch { slices, taps: &[] }, out)?;
+        }
+    }
+
     /// One token per pass for every sequence that still wants one.
     fn decode_ahead(
         &self,
         requests: &mut [DraftRequest<'_>],
-        samplers: &[Sampler],
-        drafts: &mut [Draft],
-        most: usize,
+        chains: &mut [Chain],
         out: &mut Output,
     ) -> Result<()> {
-        for step in 0..most {
+        for step in 0.. {
             let mut feeding = Vec::new();
             let mut slices = Vec::new();
-            for (i, (request, draft)) in requests.iter_mut().zip(drafts.iter()).enumerate() {
-                let ended = draft.tokens.last().is_some_and(|id| request.end_ids.contains(id));
-                if step >= request.k || ended {
+            for (i, (request, chain)) in requests.iter_mut().zip(chains.iter()).enumerate() {
+                if step >= request.k {
                     continue;
                 }
                 let text = request.tokens;
-                let cache = &mut request.state_mut::<State>().cache;
+                let cache = &mut request.state.downcast::<State>().cache;
                 let tokens = match step {
                     0 => &text[cache.len()..],
-                    _ => &draft.tokens[step - 1..],
+                    _ => &chain.draft.tokens[step - 1..],
                 };
                 slices.push(Slice { cache, tokens, rows: Rows::Last(1), tree: None });
                 feeding.push(i);
@@ -122,11 +166,7 @@ impl ModelDrafter {
             }
             self.model.forward(&mut Batch { slices, taps: &[] }, out)?;
             for (row, &i) in feeding.iter().enumerate() {
-                let request = &mut requests[i];
-                let q = samplers[i].distribution(out.logits(row, 0), request.history)?;
-                let token = q.draw(&mut request.noise, step);
-                request.history.push(token);
-                drafts[i].push(token, q);
+                chains[i].extend(&mut requests[i], out.logits(row, 0));
             }
         }
         Ok(())

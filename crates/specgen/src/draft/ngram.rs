@@ -40,16 +40,16 @@ impl Drafter for NgramDrafter {
         Box::new(Index { min_len: self.min_len, max_len: self.max_len, ..Index::default() })
     }
 
-    fn draft(&self, requests: &mut [DraftRequest<'_>]) -> Result<Vec<Draft>> {
+    fn draft(&self, requests: &mut [DraftRequest<'_>]) -> Result<Vec<Result<Draft>>> {
         let draft = |request: &mut DraftRequest<'_>| {
             let (tokens, k, end_ids) = (request.tokens, request.k, request.end_ids);
-            let index = request.state_mut::<Index>();
+            let index = request.state.downcast::<Index>();
             index.catch_up(tokens);
             let guesses = match (k, index.lookup()) {
                 (0, _) | (_, None) => Vec::new(),
                 (_, Some(next)) => continuation(tokens, next, k, end_ids),
             };
-            Draft::deterministic(guesses)
+            Ok(Draft::deterministic(guesses))
         };
         Ok(requests.iter_mut().map(draft).collect())
     }

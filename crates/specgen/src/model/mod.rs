@@ -68,3 +68,22 @@ pub struct ModelInfo {
     /// Where it runs, in words.
     pub device: String,
 }
+
+/// Feeds the next `chunk` tokens of a prompt, of which `cache` may hold a prefix; its last token is left to the first
+/// round. Returns whether more is to be fed.
+pub(crate) fn feed_prompt(
+    model: &dyn Model,
+    cache: &mut KvCache,
+    prompt: &[u32],
+    chunk: usize,
+    out: &mut Output,
+) -> Result<bool> {
+    let cached = cache.retain_prefix(prompt);
+    let unseen = &prompt[cached..prompt.len().saturating_sub(1)];
+    let tokens = &unseen[..unseen.len().min(chunk)];
+    if !tokens.is_empty() {
+        let slice = Slice { cache, tokens, rows: Rows::None, tree: None };
+        model.forward(&mut Batch { slices: vec![slice], taps: &[] }, out)?;
+    }
+    Ok(unseen.len() > tokens.len())
+}

@@ -145,28 +145,6 @@ impl Tensor {
         self.shape.last().copied().unwrap_or(1)
     }
 
-    /// The rows `range` as a tensor of shape `[range.len(), cols]`, without copying: how a fused
-    /// q|k|v or gate|up matrix is taken apart. Keeps the name.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] where `range` is reversed or reaches past the last row.
-    pub fn rows_range(&self, range: Range<usize>) -> Result<Tensor> {
-        let (rows, cols) = (self.rows(), self.cols());
-        if range.start > range.end || range.end > rows {
-            return Err(Error::InvalidArgument(format!(
-                "{}: rows {} to {} of tensor `{}` were asked for, but it has {rows}",
-                self.file.path().display(),
-                range.start,
-                range.end,
-                shown(&self.name),
-            )));
-        }
-        let row_bytes = self.format.row_bytes(cols).expect("whole blocks were checked at open");
-        let start = self.range.start + range.start * row_bytes;
-        let end = self.range.start + range.end * row_bytes;
-        Ok(Self { shape: vec![range.len(), cols], range: start..end, ..self.clone() })
-    }
-
     /// All elements as f32, row after row. Meant for norms, biases and tests, not for large matrices.
     pub fn to_f32(&self) -> Vec<f32> {
         let mut values = vec![0.0; self.num_elements()];
