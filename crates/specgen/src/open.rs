@@ -37,7 +37,10 @@ impl OpenModel {
     /// # Errors
     /// Anything malformed or unsupported in them; a tokenizer that does not belong to the weights.
     pub fn open(files: &ModelFiles, overrides: &Overrides) -> Result<Self> {
-        let weights = Weights::from_files(&files.weights)?;
+        let weights = match &files.index {
+            Some(index) => Weights::open(index)?,
+            None => Weights::from_files(&files.weights)?,
+        };
         let config = read_config(&weights, files.config.as_deref(), None)?;
         let tokenizer = open_tokenizer(&weights, files, overrides)?;
         if tokenizer.vocab_size() > config.vocab_size + EXTRA_TOKENS {
