@@ -3,6 +3,7 @@
 
 mod args;
 mod chat;
+mod flags;
 mod generate;
 mod input;
 mod inspect;

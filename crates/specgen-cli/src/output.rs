@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 use specgen::{Generation, Stats};
 
-use crate::interrupt::Answering;
+use crate::{flags, interrupt::Answering};
 
 /// Whoever read stdout has closed it.
 #[derive(Debug)]
@@ -52,9 +52,16 @@ pub(crate) fn note(line: Arguments<'_>) {
 
 /// An error and its causes in one line. The library's errors already tell theirs, which are not said again.
 pub(crate) fn chain(error: &anyhow::Error) -> String {
-    let mut line = error.to_string();
-    for cause in error.chain().skip(1).map(ToString::to_string) {
-        if !line.ends_with(&cause) {
+    let worded = |cause: &(dyn std::error::Error + 'static)| match cause.downcast_ref::<specgen::Error>() {
+        Some(error) => flags::worded(error),
+        None => cause.to_string(),
+    };
+    let mut line = String::new();
+    for cause in error.chain() {
+        let cause = worded(cause);
+        if line.is_empty() {
+            line = cause;
+        } else if !line.ends_with(&cause) {
             line = line + ": " + &cause;
         }
     }

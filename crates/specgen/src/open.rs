@@ -77,9 +77,9 @@ fn open_tokenizer(weights: &Weights, files: &ModelFiles, overrides: &Overrides) 
         (None, Some(meta)) => {
             Tokenizer::from_metadata(meta, weights.path(), overrides.tokenizer_pre.as_deref())
         }
-        (None, None) => Err(Error::format(
+        (None, None) => Err(Error::tokenizer(
             weights.path(),
-            "no `tokenizer.json` beside the model; give one (--tokenizer FILE)",
+            "no `tokenizer.json` beside the model; put the model's own there",
         )),
     }
 }
