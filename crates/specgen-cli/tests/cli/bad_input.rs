@@ -136,14 +136,9 @@ fn models_that_are_not_there() {
     // The names of the default model and of its way out.
     for words in [&["generate", "x"][..], &["chat"], &["pull", "smollm2-135m"], &["inspect", "smollm2-135m"]]
     {
-        let found = run(&mut specgen(words));
-        assert_eq!(found.code, Some(1));
-        assert!(
-            found.stderr.contains("specgen: error: could not fetch smollm2-135m-instruct"),
-            "{}",
-            found.stderr
-        );
-        assert!(found.stderr.contains("offline"), "{}", found.stderr);
+        let error = run(&mut specgen(words)).fails(1);
+        assert!(error.starts_with("could not fetch smollm2-135m-instruct: offline: "), "{error}");
+        assert!(error.contains("is not there; pull smollm2-135m-instruct with the network on"), "{error}");
     }
 }
 
@@ -172,8 +167,18 @@ fn files_that_are_no_models() {
             assert!(error.starts_with(&path(name)), "{name}: {error}");
         }
     }
-    let error = run(specgen(&["pull"]).arg(path("folder"))).fails(1);
-    assert!(error.contains("is a path"), "{error}");
+    for name in [path("folder"), "./nowhere".into()] {
+        let error = run(specgen(&["pull"]).arg(&name)).fails(1);
+        assert_eq!(error, format!("{name} is a path; a model's name or a hub repository org/name is wanted"));
+    }
+    for (name, why) in [
+        ("a/b/c", "`a/b/c` has 3 parts, two are wanted"),
+        ("org/name@", "`` after the `@` is no branch, tag or commit"),
+    ] {
+        let error = run(&mut specgen(&["pull", name])).fails(1);
+        let form = "org/name[@revision][:file]";
+        assert_eq!(error, format!("`{name}` is no file or folder, and no hub repository {form}: {why}"));
+    }
 }
 
 #[test]

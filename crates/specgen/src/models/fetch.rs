@@ -74,13 +74,16 @@ fn ensure(options: &StoreOptions, item: &Item, check: bool, progress: &dyn Progr
         }
     }
     let mut attempts = Vec::new();
-    for source in &item.sources {
+    for (i, source) in item.sources.iter().enumerate() {
         match from_source(options, item, source, progress) {
             Ok(()) => return Ok(()),
             Err(Failure::Local(error)) => return Err(error),
             Err(Failure::Source(why)) => {
                 let line = format!("{source}: {why}").replace(['\n', '\r'], " ");
-                progress.message(&line);
+                // The last reason is heard from the error.
+                if i + 1 < item.sources.len() {
+                    progress.message(&format!("{line}; trying the next source"));
+                }
                 attempts.push(line);
             }
         }
