@@ -17,8 +17,8 @@ fn text_on_stdout_and_the_closing_line_on_stderr() {
     let Some(model) = real_model() else { return };
     let found = run(&mut specgen(&["generate", "-m", model, "--greedy", "-n", "24", "Why is the sky blue?"]));
     let line = found.stderr.trim_end();
-    assert!(!line.contains('\n') && line.contains(" tokens in ") && line.contains(" tok/s · "), "{line}");
-    assert!(line.contains("tokens/round · ") && line.contains(" · first token "), "{line}");
+    assert!(!line.contains('\n') && line.starts_with("prompt ") && line.contains(" tok/s · "), "{line}");
+    assert!(line.contains(" · text 24 tokens in ") && line.contains(" · first token after "), "{line}");
     assert!(!line.contains("seed"), "a seed plays no part in greedy text: {line}");
     let text = found.ok();
     assert!(text.trim().split(' ').count() > 5 && text.ends_with('\n'), "{text}");
