@@ -103,12 +103,14 @@ pub(crate) struct GenerateArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Ctrl-C stops an answer, Ctrl-D leaves. With a pipe on stdin, each line is a turn.
+#[command(
+    after_help = "Ctrl-C stops an answer, Ctrl-D or /quit leaves. With a pipe on stdin, each line is a turn.
 
 Examples:
   specgen chat
   specgen chat -m qwen2.5-coder-1.5b-instruct --system \"Answer in one sentence.\"
-  printf 'Hi!\\nWhat did I just say?\\n' | specgen chat --greedy")]
+  printf 'Hi!\\nWhat did I just say?\\n' | specgen chat --greedy"
+)]
 pub(crate) struct ChatArgs {
     #[command(flatten)]
     pub(crate) text: TextArgs,
