@@ -173,7 +173,7 @@ fn files_that_are_no_models() {
     }
     for (name, why) in [
         ("a/b/c", "`a/b/c` has 3 parts, two are wanted"),
-        ("org/name@", "`` after the `@` is no branch, tag or commit"),
+        ("org/name@", "a branch, tag or commit is wanted after the `@`"),
     ] {
         let error = run(&mut specgen(&["pull", name])).fails(1);
         let form = "org/name[@revision][:file]";

@@ -87,8 +87,14 @@ impl HubReference {
             2 => {}
             parts => return Err(format!("`{repo}` has {parts} parts, two are wanted")),
         }
+        if revision.is_empty() {
+            return Err("a branch, tag or commit is wanted after the `@`".to_owned());
+        }
         if !is_revision(revision) {
             return Err(format!("`{revision}` after the `@` is no branch, tag or commit"));
+        }
+        if file.as_deref() == Some("") {
+            return Err("a file or a quantisation is wanted after the `:`".to_owned());
         }
         if let Some(file) = &file
             && !super::manifest::is_safe_relative_path(file)
@@ -179,8 +185,8 @@ mod tests {
         for (odd, why) in [
             ("a/b/c.gguf", "`a/b/c.gguf` has 3 parts"),
             ("a/b:../x", "`../x` after the `:`"),
-            ("a/b:", "`` after the `:`"),
-            ("a/b@", "`` after the `@`"),
+            ("a/b:", "wanted after the `:`"),
+            ("a/b@", "wanted after the `@`"),
             ("a/b@../x", "`../x` after the `@`"),
             ("a/", "`a/` may have"),
             ("a/b c", "`a/b c` may have"),
