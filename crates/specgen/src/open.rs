@@ -102,3 +102,35 @@ fn open_chat_template(
     }
     ChatTemplate::from_dir(&files.dir)
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use ::safetensors::tensor::{Dtype, TensorView};
+
+    use super::*;
+    use crate::models::{NoProgress, Store, StoreOptions};
+
+    /// An index decides what counts: the shards, whatever they are called, and only the tensors it says are in each.
+    #[test]
+    fn a_folder_of_shards_opens_by_its_index() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |file: &str, tensors: &[&str]| {
+            let view = || TensorView::new(Dtype::F32, vec![1], &[0; 4]).unwrap();
+            let bytes = ::safetensors::serialize(tensors.iter().map(|name| (*name, view())), None).unwrap();
+            std::fs::write(dir.path().join(file), bytes).unwrap();
+        };
+        write("first.safetensors", &["a"]);
+        write("second.safetensors", &["b", "a"]);
+        let index = r#"{"weight_map": {"a": "first.safetensors", "b": "second.safetensors"}}"#;
+        std::fs::write(dir.path().join("model.safetensors.index.json"), index).unwrap();
+
+        let path = dir.path().to_str().unwrap();
+        let files = Store::new(StoreOptions::at(dir.path())).resolve(path, &NoProgress).unwrap();
+        // Without the index `a` would be there twice; with it, all that is missing is a configuration.
+        let error = OpenModel::open(&files, &Overrides::default()).err().unwrap().to_string();
+        assert!(error.ends_with("no `config.json` beside the safetensors file"), "{error}");
+        let error = Weights::from_files(&files.weights).unwrap_err().to_string();
+        assert!(error.contains("tensor `a` is in an earlier shard as well"), "{error}");
+    }
+}

@@ -198,7 +198,10 @@ fn a_model_cut_off() {
 fn options_that_do_not_fit_the_model() {
     let Some(model) = real_model() else { return };
     let cases: &[(&[&str], &str)] = &[
-        (&["--context", "8"], "but the context holds 8"),
+        (
+            &["--context", "8"],
+            "but the context holds 8 with the answer; shorten it or raise the context length (--context N)",
+        ),
         (&["--logit-bias", "999999=1"], "--logit-bias names token 999999, but the vocabulary ends at 49151"),
         (&["--context", "999999999"], "the model was trained on 8192"),
         (&["--tokenizer", "/nowhere/tokenizer.json"], "/nowhere/tokenizer.json"),

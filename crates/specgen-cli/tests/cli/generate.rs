@@ -71,6 +71,9 @@ fn greedy_text_is_the_same_however_it_is_drafted() {
     let Some(model) = real_model() else { return };
     let plain = greedy(model, &["-k", "0"]);
     assert_eq!(plain["draft"], "none");
+    let checked = greedy(model, &["-k", "0", "--draft", model]);
+    assert_eq!((&checked["draft"], &checked["stats"]["drafted"]), (&"none".into(), &0.into()));
+    assert_eq!(checked["token_ids"], plain["token_ids"]);
     assert_eq!(plain["stats"]["rounds"], plain["stats"]["generated_tokens"]);
     for words in
         [&["-k", "4"][..], &["--draft", "none"], &["--draft", "ngram", "-k", "7"], &["--draft", model]]
