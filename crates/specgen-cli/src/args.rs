@@ -73,6 +73,49 @@ pub(crate) enum Command {
     List(ListArgs),
     /// Show what a model is and the memory it needs, without loading it
     Inspect(InspectArgs),
+    /// Time what speculation lives on: passes of several rows against a pass of one
+    Bench(BenchArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "T(m) is the time of a pass of m rows behind 64 tokens of context. Up to 32 rows, logits of all
+are computed, as a verification needs them; above, of the last row only, as a prompt does.
+`read` is the time to read the same weights and do nothing with them.
+
+Examples:
+  specgen bench --kernels
+  specgen bench --kernels -m qwen2.5-coder-1.5b-instruct --rows 1,4,8 --json
+  SPECGEN_CPU=avx2 specgen bench --kernels"
+)]
+pub(crate) struct BenchArgs {
+    /// Time the passes of a model; what there is to time so far
+    #[arg(long, required = true)]
+    pub(crate) kernels: bool,
+    /// The model: a name, a path, or a hub repository; may be given more than once
+    #[arg(short = 'm', long = "target", visible_alias = "model", value_name = "MODEL", default_value = specgen::DEFAULT_MODEL)]
+    pub(crate) targets: Vec<String>,
+    /// Rows of the passes to time
+    #[arg(
+        long,
+        value_name = "M,M,…",
+        value_delimiter = ',',
+        default_value = "1,2,3,4,5,6,8,12,16,32,128,512"
+    )]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=2048))]
+    pub(crate) rows: Vec<u32>,
+    /// Passes of each; the median is shown
+    #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) reps: u32,
+    /// CPU threads; 0: one per physical core
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(allow_negative_numbers = true, value_parser = |s: &str| within(s, 0, MAX_THREADS))]
+    pub(crate) threads: usize,
+    /// Print a JSON object for each model
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) files: FileArgs,
 }
 
 #[derive(Debug, Args)]

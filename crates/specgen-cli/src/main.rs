@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod bench;
 mod chat;
 mod flags;
 mod generate;
@@ -25,13 +26,23 @@ use output::{ClosedOutput, chain, note};
 /// The program's table of contents.
 fn run(cli: &Cli) -> Result<ExitCode> {
     interrupt::install()?;
+    choose_isa()?;
     match &cli.command {
         Command::Generate(args) => generate::run(args),
         Command::Chat(args) => chat::run(args),
         Command::Pull(args) => pull::run(args),
         Command::List(args) => list::run(args),
         Command::Inspect(args) => inspect::run(args),
+        Command::Bench(args) => bench::run(args),
     }
+}
+
+/// The instruction set of the CPU kernels, where the user wants another than the best. Results are the same with any.
+fn choose_isa() -> Result<()> {
+    let Some(wanted) = std::env::var_os("SPECGEN_CPU") else { return Ok(()) };
+    let wanted = wanted.to_string_lossy();
+    specgen::device::choose_cpu_isa(&wanted)
+        .map_err(|error| UsageError(format!("SPECGEN_CPU: {error}")).into())
 }
 
 fn main() -> ExitCode {

@@ -3,20 +3,29 @@
 //! `passes [threads] [rows,rows,..]`, or `passes 1 hot` for the kernels alone.
 #![allow(clippy::print_stdout, reason = "it is a program")]
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use specgen_kernels::testing::{Rng, random};
-use specgen_kernels::{Activations, AttentionShape, Format, MatrixRef, RowKeys, Team, attention, matmul};
+use specgen_kernels::{
+    Activations, Arena, AttentionShape, Format, KvStore, MatrixRef, Packed, RowKeys, Team, Weights,
+    attention, available_isas, choose_isa, isa, matmul,
+};
 
-/// Weights `[rows, cols]` of one matmul, parts side by side.
-type Parts = Vec<(Format, usize, usize, Vec<u8>)>;
+/// Weights of one matmul, parts side by side.
+type Parts = Vec<Packed>;
 
 fn main() {
+    if let Ok(isa) = std::env::var("SPECGEN_CPU") {
+        assert!(choose_isa(&isa), "this CPU has {:?}, not {isa}", available_isas());
+    }
     let args: Vec<String> = std::env::args().collect();
     let team = Team::new(args.get(1).map_or(0, |a| a.parse().expect("a number of threads")));
     if args.get(2).is_some_and(|a| a == "hot") {
         return hot();
     }
+    let arena = Arena::new();
+    let part = |format, rows, cols| part(&arena, &team, format, rows, cols);
     let rows = args.get(2).map_or("1,2,4,8,16,128", String::as_str);
     let layers: Vec<Parts> = (0..28)
         .flat_map(|layer| {
@@ -31,8 +40,8 @@ fn main() {
         })
         .chain([vec![part(Format::Q6_K, 151_936, 1536)]])
         .collect();
-    let bytes: usize = layers.iter().flatten().map(|p| p.3.len()).sum();
-    println!("{:.1} MB, {} threads", bytes as f64 / 1e6, team.threads());
+    let bytes: usize = layers.iter().flatten().map(Packed::bytes).sum();
+    println!("{:.1} MB, {} threads, {}", bytes as f64 / 1e6, team.threads(), isa());
     for rows in rows.split(',') {
         let m: usize = rows.parse().expect("a number of rows");
         let x = Rng::new(1).normals(m * 8960);
@@ -42,13 +51,8 @@ fn main() {
             .map(|_| {
                 let (start, cpu) = (Instant::now(), cpu_seconds());
                 for parts in &layers {
-                    let views: Vec<_> = parts
-                        .iter()
-                        .map(|(f, rows, cols, data)| {
-                            MatrixRef::new(*f, *rows, *cols, data).expect("sizes agree")
-                        })
-                        .collect();
-                    let (cols, width) = (parts[0].2, parts.iter().map(|p| p.1).sum::<usize>());
+                    let views: Vec<_> = parts.iter().map(Weights::Packed).collect();
+                    let (cols, width) = (parts[0].cols(), parts.iter().map(Packed::rows).sum::<usize>());
                     let mut x = Activations::new(&x[..m * cols], m, cols);
                     matmul(&team, &views, &mut x, &mut out[..m * width]);
                 }
@@ -69,21 +73,18 @@ fn main() {
     }
 }
 
-fn part(format: Format, rows: usize, cols: usize) -> (Format, usize, usize, Vec<u8>) {
+fn part(arena: &Arc<Arena>, team: &Team, format: Format, rows: usize, cols: usize) -> Packed {
     // One random row, repeated: values do not matter here, and this starts in a second.
-    let row = random(format, cols, 1);
-    (format, rows, cols, row.repeat(rows))
+    let data = random(format, cols, 1).repeat(rows);
+    let matrix = MatrixRef::new(format, rows, cols, &data).expect("sizes agree");
+    Packed::new(arena, team, &matrix).expect("memory")
 }
 
+/// Seconds to read the same memory and do nothing with it.
 fn plain_read(team: &Team, layers: &[Parts]) -> f64 {
     let start = Instant::now();
-    for (_, _, _, data) in layers.iter().flatten() {
-        team.run(|worker, workers| {
-            let share = &data[data.len() * worker / workers..data.len() * (worker + 1) / workers];
-            let sum =
-                share.as_chunks::<8>().0.iter().fold(0u64, |sum, b| sum.wrapping_add(u64::from_ne_bytes(*b)));
-            std::hint::black_box(sum);
-        });
+    for weights in layers.iter().flatten() {
+        weights.read(team);
     }
     start.elapsed().as_secs_f64()
 }
@@ -104,8 +105,9 @@ fn hot() {
     let team = Team::new(1);
     for format in [Format::Q4_K, Format::Q6_K, Format::Q4_1, Format::Q8_0, Format::Q5_K, Format::Q5_0] {
         print!("{format:?}, ns a 16 x 256 block:");
-        let (_, rows, cols, data) = part(format, 64, 1536);
-        let weights = [MatrixRef::new(format, rows, cols, &data).expect("sizes agree")];
+        let (rows, cols) = (64, 1536);
+        let packed = part(&Arena::new(), &team, format, rows, cols);
+        let weights = [Weights::Packed(&packed)];
         for m in [1, 2, 4, 8, 16, 128] {
             let x = Rng::new(1).normals(m * cols);
             let mut x = Activations::new(&x, m, cols);
@@ -125,7 +127,8 @@ fn hot() {
     }
     // A layer of qwen2.5-coder-1.5b over 1024 positions.
     let shape = AttentionShape { num_heads: 12, num_kv_heads: 2, head_dim: 128, scale: 0.09, softcap: None };
-    let (k, v) = (Rng::new(2).normals(1024 * 256), Rng::new(3).normals(1024 * 256));
+    let mut kv = KvStore::new(256);
+    kv.write(0, &Rng::new(2).normals(1024 * 256), &Rng::new(3).normals(1024 * 256));
     print!("attention over 1024 positions, us a row:");
     for m in [1, 4, 16] {
         let q = Rng::new(1).normals(m * 12 * 128);
@@ -133,7 +136,7 @@ fn hot() {
         let rows = vec![RowKeys { prefix: 0..1024, tail: &[] }; m];
         let bursts = (0..100).map(|_| {
             let start = Instant::now();
-            attention(&team, &shape, &q, &k, &v, &rows, &mut out);
+            attention(&team, &shape, &q, &kv, &rows, &mut out);
             start.elapsed().as_secs_f64()
         });
         print!("  m = {m}: {:.0}", bursts.fold(f64::MAX, f64::min) / m as f64 * 1e6);

@@ -9,6 +9,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use crate::Team;
+#[cfg(test)]
 use crate::definition::QuantizedBlock;
 use crate::isa::{Level, dispatch};
 
@@ -22,6 +23,9 @@ pub struct Activations<'a> {
     by_32: Option<Quantized>,
 }
 
+/// Q6_K's offset: what is taken from a product with its unsigned integers is kept ready.
+pub(crate) const LESS: i32 = 32;
+
 /// Rows quantised block by block. The rows of a block lie together, as a block of weights meets them.
 #[derive(Debug)]
 pub(crate) struct Quantized {
@@ -33,6 +37,10 @@ pub(crate) struct Quantized {
     pub(crate) sums: Vec<i16>,
     /// Blocks of 256 only: sums over runs of 32, `[.., rows, 8]`.
     pub(crate) sums_32: Vec<i16>,
+    /// Blocks of 256 only: [`LESS`] times `sums`, negated.
+    pub(crate) less: Vec<i32>,
+    /// Blocks of 32 only: `d` times the sum.
+    pub(crate) d_sum: Vec<f32>,
 }
 
 impl<'a> Activations<'a> {
@@ -87,6 +95,8 @@ impl Quantized {
             d: vec![0.0; x.len() / block_len],
             sums: vec![0; x.len() / run],
             sums_32: vec![0; if block_len == 256 { x.len() / 32 } else { 0 }],
+            less: vec![0; if block_len == 256 { x.len() / run } else { 0 }],
+            d_sum: vec![0.0; if block_len == 32 { x.len() / 32 } else { 0 }],
         };
         if x.is_empty() {
             return new;
@@ -95,13 +105,18 @@ impl Quantized {
         // A split pays from about this size.
         let shares = if x.len() < 32_768 { 1 } else { team.threads() };
         let mut parts = Vec::with_capacity(shares);
-        let mut rest =
-            Part { first: 0, q: &mut new.q, d: &mut new.d, sums: &mut new.sums, sums_32: &mut new.sums_32 };
+        let mut rest = Part {
+            first: 0,
+            q: &mut new.q,
+            d: &mut new.d,
+            sums: &mut new.sums,
+            sums_32: &mut new.sums_32,
+            less: &mut new.less,
+            d_sum: &mut new.d_sum,
+        };
         for share in 0..shares {
             let count = blocks * (share + 1) / shares - blocks * share / shares;
-            let (part, after) = rest.split(count, rows, block_len);
-            parts.push(Mutex::new(part));
-            rest = after;
+            parts.push(Mutex::new(rest.split(count, rows, block_len)));
         }
         if let [part] = &mut parts[..] {
             part.get_mut().unwrap_or_else(PoisonError::into_inner).quantize(level, x, rows, block_len);
@@ -116,6 +131,7 @@ impl Quantized {
     }
 
     /// Block `block` of row `row` of `rows`.
+    #[cfg(test)]
     pub(crate) fn block(
         &self,
         block_len: usize,
@@ -145,20 +161,27 @@ struct Part<'a> {
     d: &'a mut [f32],
     sums: &'a mut [i16],
     sums_32: &'a mut [i16],
+    less: &'a mut [i32],
+    d_sum: &'a mut [f32],
 }
 
 impl<'a> Part<'a> {
-    /// The first `blocks`, and the others.
-    fn split(self, blocks: usize, rows: usize, block_len: usize) -> (Self, Self) {
-        let len = blocks * rows * block_len;
-        let (q, q_rest) = self.q.split_at_mut(len);
-        let (d, d_rest) = self.d.split_at_mut(blocks * rows);
-        let (sums, sums_rest) = self.sums.split_at_mut(len / Quantized::run(block_len));
-        let (sums_32, sums_32_rest) = self.sums_32.split_at_mut(if block_len == 256 { len / 32 } else { 0 });
-        (
-            Self { first: self.first, q, d, sums, sums_32 },
-            Self { first: self.first + blocks, q: q_rest, d: d_rest, sums: sums_rest, sums_32: sums_32_rest },
-        )
+    /// Takes the first `blocks` away.
+    fn split(&mut self, blocks: usize, rows: usize, block_len: usize) -> Self {
+        fn take<'a, T>(from: &mut &'a mut [T], len: usize) -> &'a mut [T] {
+            from.split_off_mut(..len.min(from.len())).expect("no more than there are")
+        }
+        let (len, run) = (blocks * rows * block_len, Quantized::run(block_len));
+        self.first += blocks;
+        Self {
+            first: self.first - blocks,
+            q: take(&mut self.q, len),
+            d: take(&mut self.d, blocks * rows),
+            sums: take(&mut self.sums, len / run),
+            sums_32: take(&mut self.sums_32, len / 32),
+            less: take(&mut self.less, len / run),
+            d_sum: take(&mut self.d_sum, len / 32),
+        }
     }
 
     fn quantize(&mut self, level: Level, x: &[f32], rows: usize, block_len: usize) {
@@ -169,8 +192,14 @@ impl<'a> Part<'a> {
                 for (sum, pair) in part.sums_32.iter_mut().zip(part.sums.as_chunks::<2>().0) {
                     *sum = pair[0] + pair[1];
                 }
+                for (less, sum) in part.less.iter_mut().zip(part.sums.iter()) {
+                    *less = -LESS * i32::from(*sum);
+                }
             } else {
                 quantize_blocks::<32, 32>(part, x, rows);
+                for ((d_sum, d), sum) in part.d_sum.iter_mut().zip(part.d.iter()).zip(part.sums.iter()) {
+                    *d_sum = d * f32::from(*sum);
+                }
             }
         });
     }

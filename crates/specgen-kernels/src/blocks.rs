@@ -84,6 +84,7 @@ impl Block {
     }
 
     /// The integers without their offset.
+    #[cfg(test)]
     pub(crate) fn signed(&self) -> [i16; 256] {
         self.q.map(|q| i16::from(q) - self.offset as i16)
     }

@@ -1,7 +1,6 @@
 //! What a matmul means: one output from one weight row and one activation row, in plain scalar code.
 //!
-//! Every path must give these bits. [`step`] also serves CPUs without hand-written kernels; the rest of
-//! this file is what tests compare with. Inside a block all sums are integers, thus exact in any order;
+//! Every path must give these bits: the scalar twins at the end of this file are what tests compare with. Inside a block all sums are integers, thus exact in any order;
 //! over the blocks runs one f32 chain in ascending order, of correctly rounded steps, with `fma` fused.
 //! `dx` is the activation block's scale, `x` its integers, `w = q - offset`:
 //!
@@ -13,9 +12,6 @@
 //! - F32, F16, BF16: f32 products in 16 lanes (element `i` in lane `i % 16`), `lane = fma(w, x, lane)`,
 //!   a last run of fewer than 16 filled up with zeros; then lanes `i` and `i + 8` are added, then
 //!   `i + 4`, `i + 2`, `i + 1`.
-
-use crate::Format;
-use crate::blocks::Block;
 
 /// Lanes of a dense sum.
 pub(crate) const LANES: usize = 16;
@@ -33,57 +29,55 @@ pub(crate) fn add_lanes(mut lanes: [f32; LANES]) -> f32 {
     lanes[0]
 }
 
-/// One block of activations.
-#[derive(Clone, Copy)]
-pub(crate) struct QuantizedBlock<'a> {
-    pub(crate) q: &'a [i8],
-    pub(crate) d: f32,
-    /// Sums over runs of 16, or of the whole block where it has 32 elements.
-    pub(crate) sums: &'a [i16],
-}
-
-/// `acc` and the product of one block of weights, `w` its integers without the offset, with one of
-/// activations.
-#[inline(always)]
-pub(crate) fn step(format: Format, block: &Block, w: &[i16; 256], x: QuantizedBlock<'_>, acc: f32) -> f32 {
-    if let (32, Some(q)) = (block.len, x.q.first_chunk::<32>()) {
-        let s = dot(w.first_chunk::<32>().expect("256 are more than 32"), q);
-        let acc = x.d.mul_add(block.d * s as f32, acc);
-        return if matches!(format, Format::Q4_1 | Format::Q5_1) {
-            (x.d * f32::from(x.sums[0])).mul_add(block.m, acc)
-        } else {
-            acc
-        };
-    }
-    let (mut i, mut m) = (0i32, 0i32);
-    for (s, (w, q)) in w.as_chunks::<16>().0.iter().zip(x.q.as_chunks::<16>().0).enumerate() {
-        i += block.scale[s] * dot(w, q);
-        m += block.min[s] * i32::from(x.sums[s]);
-    }
-    let t = if matches!(format, Format::Q3_K | Format::Q6_K) {
-        block.d * i as f32
-    } else {
-        block.d.mul_add(i as f32, -(block.m * m as f32))
-    };
-    x.d.mul_add(t, acc)
-}
-
-#[inline(always)]
-fn dot<const N: usize>(w: &[i16; N], x: &[i8; N]) -> i32 {
-    w.iter().zip(x).map(|(&w, &x)| i32::from(w) * i32::from(x)).sum()
-}
-
 #[cfg(test)]
-pub(crate) use scalar::{dot_dense, dot_quantized};
+pub(crate) use scalar::{QuantizedBlock, dot_dense, dot_quantized};
 
 #[cfg(test)]
 mod scalar {
     use half::{bf16, f16};
 
-    use super::{LANES, add_lanes, step};
+    use super::{LANES, add_lanes};
     use crate::Format;
     use crate::activations::Quantized;
     use crate::blocks::Block;
+
+    /// One block of activations.
+    #[derive(Clone, Copy)]
+    pub(crate) struct QuantizedBlock<'a> {
+        pub(crate) q: &'a [i8],
+        pub(crate) d: f32,
+        /// Sums over runs of 16, or of the whole block where it has 32 elements.
+        pub(crate) sums: &'a [i16],
+    }
+
+    /// `acc` and the product of one block of weights, `w` its integers without the offset, with one of
+    /// activations.
+    fn step(format: Format, block: &Block, w: &[i16; 256], x: QuantizedBlock<'_>, acc: f32) -> f32 {
+        if let (32, Some(q)) = (block.len, x.q.first_chunk::<32>()) {
+            let s = dot(w.first_chunk::<32>().expect("256 are more than 32"), q);
+            let acc = x.d.mul_add(block.d * s as f32, acc);
+            return if matches!(format, Format::Q4_1 | Format::Q5_1) {
+                (x.d * f32::from(x.sums[0])).mul_add(block.m, acc)
+            } else {
+                acc
+            };
+        }
+        let (mut i, mut m) = (0i32, 0i32);
+        for (s, (w, q)) in w.as_chunks::<16>().0.iter().zip(x.q.as_chunks::<16>().0).enumerate() {
+            i += block.scale[s] * dot(w, q);
+            m += block.min[s] * i32::from(x.sums[s]);
+        }
+        let t = if matches!(format, Format::Q3_K | Format::Q6_K) {
+            block.d * i as f32
+        } else {
+            block.d.mul_add(i as f32, -(block.m * m as f32))
+        };
+        x.d.mul_add(t, acc)
+    }
+
+    fn dot<const N: usize>(w: &[i16; N], x: &[i8; N]) -> i32 {
+        w.iter().zip(x).map(|(&w, &x)| i32::from(w) * i32::from(x)).sum()
+    }
 
     /// The product of one quantised weight row and row `row` of `rows` activation rows.
     pub(crate) fn dot_quantized(

@@ -6,7 +6,8 @@ use std::ops::Range;
 
 use crate::definition::LANES;
 use crate::isa::{Isa, Level, dispatch};
-use crate::matmul::{Output, TILE};
+use crate::layout::TILE;
+use crate::matmul::Output;
 use crate::{Format, MatrixRef};
 
 /// Activation rows that share the weights of one pass; so many that they stay in cache.

@@ -6,6 +6,9 @@
 #![allow(clippy::needless_range_loop, reason = "indices over small arrays read like the arithmetic they do")]
 
 mod activations;
+#[cfg(target_arch = "x86_64")]
+mod amx;
+mod arena;
 mod attention;
 mod blocks;
 mod definition;
@@ -13,27 +16,39 @@ mod dense;
 mod dequantize;
 mod format;
 mod isa;
+mod kv;
+mod layout;
 pub mod math;
 mod matmul;
 mod matrix;
+mod packed;
 mod pointwise;
-mod portable;
 mod team;
 #[doc(hidden)]
 pub mod testing;
-#[cfg(target_arch = "x86_64")]
 mod tile;
-#[cfg(target_arch = "x86_64")]
-mod unpack;
 
 pub use activations::Activations;
+pub use arena::Arena;
 pub use attention::{AttentionShape, RowKeys, attention};
 pub use dequantize::dequantize;
 pub use format::Format;
-pub use matmul::matmul;
+pub use isa::{available_isas, choose_isa, isa};
+pub use kv::KvStore;
+pub use matmul::{Weights, matmul};
 pub use matrix::MatrixRef;
+pub use packed::Packed;
 pub use pointwise::{
     add_assign, add_bias, gelu_tanh_mul, rms_norm, rope_interleaved, rope_neox, scale_assign, silu_mul,
     softcap,
 };
 pub use team::Team;
+
+/// Reads `bytes`, shared out among the team, and does nothing with them.
+pub fn read(team: &Team, bytes: &[u8]) {
+    team.run(|worker, workers| {
+        let share = bytes.len() * worker / workers..bytes.len() * (worker + 1) / workers;
+        let words = bytes[share].as_chunks::<8>().0;
+        std::hint::black_box(words.iter().fold(0u64, |sum, b| sum.wrapping_add(u64::from_ne_bytes(*b))));
+    });
+}

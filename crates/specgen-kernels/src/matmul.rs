@@ -4,12 +4,71 @@
 use std::ops::Range;
 
 use crate::isa::Level;
-#[cfg(target_arch = "x86_64")]
-use crate::tile;
-use crate::{Activations, MatrixRef, Team, dense, portable};
+use crate::layout::TILE;
+use crate::tile::{self, Job};
+use crate::{Activations, MatrixRef, Packed, Team, dense};
 
-/// Weight rows that go to one thread together.
-pub(crate) const TILE: usize = 16;
+/// The weights of one output: what a matmul takes.
+#[derive(Clone, Copy, Debug)]
+pub enum Weights<'a> {
+    /// Dense rows (f32, f16, bf16), as they lie in the file.
+    Dense(MatrixRef<'a>),
+    /// Quantised tiles.
+    Packed(&'a Packed),
+}
+
+impl Weights<'_> {
+    /// Out features.
+    pub fn rows(&self) -> usize {
+        match self {
+            Self::Dense(matrix) => matrix.rows(),
+            Self::Packed(packed) => packed.rows(),
+        }
+    }
+
+    /// In features.
+    pub fn cols(&self) -> usize {
+        match self {
+            Self::Dense(matrix) => matrix.cols(),
+            Self::Packed(packed) => packed.cols(),
+        }
+    }
+
+    /// Bytes a pass reads.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Dense(matrix) => matrix.bytes().len(),
+            Self::Packed(packed) => packed.bytes(),
+        }
+    }
+
+    fn block_len(&self) -> usize {
+        match self {
+            Self::Dense(matrix) => matrix.format().block_len(),
+            Self::Packed(packed) => packed.format().block_len(),
+        }
+    }
+
+    fn tiles(&self) -> usize {
+        self.rows().div_ceil(TILE)
+    }
+
+    /// What a tile costs to read; more than nothing.
+    fn tile_cost(&self) -> usize {
+        (self.bytes() / self.tiles().max(1)).max(1)
+    }
+
+    /// What all tiles cost.
+    fn cost(&self) -> usize {
+        self.tiles() * self.tile_cost()
+    }
+
+    /// The tiles that begin in `share`, where this part's cost begins at `start`.
+    fn tiles_in(&self, start: usize, share: &Range<usize>) -> Range<usize> {
+        let at = |cost: usize| cost.saturating_sub(start).div_ceil(self.tile_cost()).min(self.tiles());
+        at(share.start)..at(share.end)
+    }
+}
 
 /// `out = x * weights^T` for several weight matrices side by side.
 ///
@@ -19,7 +78,7 @@ pub(crate) const TILE: usize = 16;
 ///
 /// # Panics
 /// If a part's `cols` is not `x`'s, or `out` has another length.
-pub fn matmul(team: &Team, parts: &[MatrixRef<'_>], x: &mut Activations<'_>, out: &mut [f32]) {
+pub fn matmul(team: &Team, parts: &[Weights<'_>], x: &mut Activations<'_>, out: &mut [f32]) {
     matmul_at(Level::get(), team, parts, x, out);
 }
 
@@ -27,64 +86,45 @@ pub fn matmul(team: &Team, parts: &[MatrixRef<'_>], x: &mut Activations<'_>, out
 pub(crate) fn matmul_at(
     level: Level,
     team: &Team,
-    parts: &[MatrixRef<'_>],
+    parts: &[Weights<'_>],
     x: &mut Activations<'_>,
     out: &mut [f32],
 ) {
     let (m, cols) = (x.rows(), x.cols());
-    let width: usize = parts.iter().map(MatrixRef::rows).sum();
+    let width: usize = parts.iter().map(Weights::rows).sum();
     assert_eq!(out.len(), m * width, "output of {m} rows by {width}");
     for part in parts {
         assert_eq!(part.cols(), cols, "in features of a weight matrix and of its input");
-        x.prepare(team, level, part.format().block_len());
+        x.prepare(team, level, part.block_len());
     }
     if out.is_empty() {
         return;
     }
     let x = &*x;
     let out = Output { data: out.as_mut_ptr(), width };
-    let total: usize = parts.iter().map(weight).sum();
+    let total: usize = parts.iter().map(Weights::cost).sum();
     team.run(|worker, workers| {
         let share = total * worker / workers..total * (worker + 1) / workers;
         let (mut start, mut column) = (0, 0);
         for part in parts {
-            let tiles = tiles_in(part, start, &share);
-            if !tiles.is_empty() {
-                match part.format().block_len() {
-                    // SAFETY: sizes are checked above, and this worker alone has these tiles' columns.
-                    1 => unsafe { dense::multiply(level, part, tiles, x.values(), m, &out, column) },
-                    len if level == Level::Portable => {
-                        let rows = tiles.start * TILE..(tiles.end * TILE).min(part.rows());
-                        // SAFETY: as above.
-                        unsafe { portable::multiply(part, rows, x.quantized(len), m, &out, column) }
-                    }
+            let tiles = part.tiles_in(start, &share);
+            match part {
+                _ if tiles.is_empty() => {}
+                // SAFETY: sizes are checked above, and this worker alone has these tiles' columns.
+                Weights::Dense(matrix) => unsafe {
+                    dense::multiply(level, matrix, tiles, x.values(), m, &out, column);
+                },
+                Weights::Packed(weights) => {
+                    let x = x.quantized(part.block_len());
+                    let job = Job { weights, x, m, out: &out, column };
                     // SAFETY: as above; a level is only made where the CPU has it.
-                    #[cfg(target_arch = "x86_64")]
-                    len => unsafe { tile::multiply(level, part, tiles, x.quantized(len), m, &out, column) },
-                    #[cfg(not(target_arch = "x86_64"))]
-                    _ => unreachable!("there is no other level"),
+                    unsafe { tile::multiply(level, &job, tiles) }
                 }
             }
-            start += weight(part);
+            start += part.cost();
             column += part.rows();
         }
     });
-}
-
-/// What a part costs: its bytes, whole tiles counted.
-fn weight(part: &MatrixRef<'_>) -> usize {
-    part.rows().div_ceil(TILE) * tile_weight(part)
-}
-
-fn tile_weight(part: &MatrixRef<'_>) -> usize {
-    (TILE * part.row_bytes()).max(1)
-}
-
-/// The tiles of `part`, whose cost begins at `start`, that begin in `share`.
-fn tiles_in(part: &MatrixRef<'_>, start: usize, share: &Range<usize>) -> Range<usize> {
-    let tiles = part.rows().div_ceil(TILE);
-    let at = |cost: usize| cost.saturating_sub(start).div_ceil(tile_weight(part)).min(tiles);
-    at(share.start)..at(share.end)
 }
 
 /// The output matrix, written by all workers at different columns.
@@ -117,8 +157,9 @@ mod tests {
     use super::*;
     use crate::definition::{dot_dense, dot_quantized};
     use crate::testing::{FORMATS, Rng, random};
-    use crate::{Format, dequantize};
+    use crate::{Arena, Format, dequantize};
     use proptest::prelude::*;
+    use std::sync::Arc;
 
     /// The outputs of one part by definition, `[m, rows]`.
     fn by_definition(part: &MatrixRef<'_>, x: &Activations<'_>) -> Vec<f32> {
@@ -128,6 +169,14 @@ mod tests {
             len => dot_quantized(part.format(), part.row(row), x.quantized(len), x.rows(), r),
         };
         (0..x.rows()).flat_map(|r| (0..part.rows()).map(move |row| one(r, row))).collect()
+    }
+
+    fn pack(arena: &Arc<Arena>, team: &Team, part: &MatrixRef<'_>) -> Option<Packed> {
+        (part.format().block_len() > 1).then(|| Packed::new(arena, team, part).unwrap())
+    }
+
+    fn weights<'a>(part: &MatrixRef<'a>, packed: &'a Option<Packed>) -> Weights<'a> {
+        packed.as_ref().map_or(Weights::Dense(*part), Weights::Packed)
     }
 
     fn bits(x: &[f32]) -> Vec<u32> {
@@ -151,7 +200,7 @@ mod tests {
         #[test]
         fn every_path_gives_the_bits_of_the_definition(
             format in 0..FORMATS.len(), other in 0..FORMATS.len(),
-            m in 1usize..=17, rows in 1usize..70, blocks in 1usize..4, threads in 1usize..=4, seed: u64,
+            m in 1usize..=33, rows in 1usize..70, blocks in 1usize..4, threads in 1usize..=4, seed: u64,
         ) {
             let formats = [FORMATS[format], FORMATS[other]];
             let longest = formats[0].block_len().max(formats[1].block_len());
@@ -162,11 +211,14 @@ mod tests {
             let parts: Vec<_> =
                 formats.iter().zip(&data).map(|(&f, data)| MatrixRef::new(f, rows, cols, data).unwrap()).collect();
             let team = Team::new(threads);
+            let arena = Arena::new();
+            let packed: Vec<_> = parts.iter().map(|part| pack(&arena, &team, part)).collect();
+            let weights: Vec<_> = parts.iter().zip(&packed).map(|(part, packed)| weights(part, packed)).collect();
             let mut first: Option<Vec<u32>> = None;
             for level in Level::available() {
                 let mut act = Activations::new(&x, m, cols);
                 let mut out = vec![f32::NAN; m * 2 * rows];
-                matmul_at(level, &team, &parts, &mut act, &mut out);
+                matmul_at(level, &team, &weights, &mut act, &mut out);
                 let wanted = [by_definition(&parts[0], &act), by_definition(&parts[1], &act)];
                 for r in 0..m {
                     for (p, wanted) in wanted.iter().enumerate() {
@@ -203,12 +255,13 @@ mod tests {
                 }
             }
             let part = MatrixRef::new(format, 16, cols, &data).unwrap();
+            let packed = pack(&Arena::new(), &team, &part);
             let x: Vec<f32> =
                 (0..2 * cols).map(|i| if i >= cols && i % 2 == 1 { -1.0 } else { 1.0 }).collect();
             for level in Level::available() {
                 let mut act = Activations::new(&x, 2, cols);
                 let mut out = vec![0.0; 32];
-                matmul_at(level, &team, &[part], &mut act, &mut out);
+                matmul_at(level, &team, &[weights(&part, &packed)], &mut act, &mut out);
                 assert_eq!(bits(&out), bits(&by_definition(&part, &act)), "{format:?} {level:?}");
             }
         }
@@ -226,7 +279,8 @@ mod tests {
             dequantize(format, &data, &mut w);
             let mut out = vec![0.0; rows];
             let part = MatrixRef::new(format, rows, cols, &data).unwrap();
-            matmul(&team, &[part], &mut Activations::new(&x, 1, cols), &mut out);
+            let packed = pack(&Arena::new(), &team, &part);
+            matmul(&team, &[weights(&part, &packed)], &mut Activations::new(&x, 1, cols), &mut out);
             for (w, got) in w.chunks_exact(cols).zip(out) {
                 let exact: f64 = w.iter().zip(&x).map(|(&w, &x)| f64::from(w) * f64::from(x)).sum();
                 // An activation is off by at most half a step of amax / 127, amax about 4, evenly spread.
@@ -246,9 +300,10 @@ mod tests {
         for format in FORMATS {
             let data = random(format, rows * cols, 6);
             let part = MatrixRef::new(format, rows, cols, &data).unwrap();
+            let packed = pack(&Arena::new(), &team, &part);
             let run = |x: &[f32]| {
                 let mut out = vec![0.0; m * rows];
-                matmul(&team, &[part], &mut Activations::new(x, m, cols), &mut out);
+                matmul(&team, &[weights(&part, &packed)], &mut Activations::new(x, m, cols), &mut out);
                 out
             };
             let wanted = run(&clean);

@@ -7,6 +7,7 @@
 
 use std::any::Any;
 use std::cell::{Cell, UnsafeCell};
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -151,6 +152,36 @@ impl Team {
             (Err(panic), _) | (Ok(()), Some(panic)) => resume_unwind(panic),
             (Ok(()), None) => {}
         }
+    }
+
+    /// Runs `f(rows, out[rows])` over shares of the rows of `out`, `[_, cols]`, all together every row once.
+    ///
+    /// # Panics
+    /// As [`Self::run`]; and if `out` isn't whole rows.
+    pub fn share_rows(&self, cols: usize, out: &mut [f32], f: impl Fn(Range<usize>, &mut [f32]) + Sync) {
+        /// Elements from which on a share pays.
+        const SMALL: usize = 16_384;
+        if out.is_empty() {
+            return;
+        }
+        assert!(cols > 0 && out.len().is_multiple_of(cols), "rows of {cols} in {}", out.len());
+        let (rows, threads) = (out.len() / cols, self.threads());
+        if out.len() < SMALL || rows == 1 || threads == 1 {
+            return f(0..rows, out);
+        }
+        let mut rest = out;
+        let shares: Vec<_> = (0..threads)
+            .map(|worker| {
+                let share = rows * worker / threads..rows * (worker + 1) / threads;
+                let out = rest.split_off_mut(..share.len() * cols).expect("shares add up");
+                Mutex::new((share, out))
+            })
+            .collect();
+        self.run(|worker, _| {
+            let mut share = lock(&shares[worker]);
+            let (rows, out) = &mut *share;
+            f(rows.clone(), out);
+        });
     }
 }
 
@@ -317,6 +348,19 @@ mod tests {
             }
         }
         assert!(Team::new(0).threads() >= 1);
+    }
+
+    #[test]
+    fn shared_rows_come_each_once() {
+        for (rows, cols, threads) in [(0, 3, 2), (1, 50_000, 2), (3, 5, 4), (7, 9_000, 3), (2, 20_000, 4)] {
+            let mut out = vec![0.0; rows * cols];
+            Team::new(threads).share_rows(cols, &mut out, |rows, out| {
+                for (row, out) in rows.zip(out.chunks_exact_mut(cols)) {
+                    out.iter_mut().for_each(|x| *x += row as f32 + 1.0);
+                }
+            });
+            assert!(out.iter().enumerate().all(|(i, &x)| x == (i / cols) as f32 + 1.0));
+        }
     }
 
     #[test]

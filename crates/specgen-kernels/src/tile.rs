@@ -1,256 +1,350 @@
-//! Sixteen quantised weight rows at a time: each block is unpacked once, for all activation rows.
+//! Packed tiles times quantised activations: every line of weights is unpacked in registers, for several rows at once.
 //!
-//! Lanes are weight rows. A *line* holds 4 consecutive elements of each of 16 rows; a byte dot product
-//! of a line with the 4 elements of an activation row, the same for every lane, needs no sum across
-//! lanes, and the f32 chain over blocks runs for 16 outputs side by side.
+//! Lanes are weight rows. A byte dot product of a line with 4 elements of an activation row, the same for every lane,
+//! needs no sum across lanes, and the f32 chain over blocks runs for 16 outputs side by side. See `definition.rs` for
+//! the arithmetic.
 #![allow(unsafe_code)]
 #![allow(unsafe_op_in_unsafe_fn, reason = "the contract of each function covers its body")]
 
-use crate::activations::Quantized;
-use crate::isa::{Avx2, Avx512, IntIsa, Level};
-use crate::matmul::{Output, TILE};
-use crate::unpack::{Layout, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
-use crate::{Format, MatrixRef};
+use std::ops::Range;
+
+use crate::activations::{LESS, Quantized};
+#[cfg(target_arch = "x86_64")]
+use crate::amx;
+use crate::isa::{Isa, Level, dispatch};
+use crate::layout::{LINE, Layout, STEP, TILE, lines, with_layout};
+use crate::matmul::Output;
+use crate::{Format, Packed};
 
 /// Activation rows that share the weights of one pass; so many that their integers stay in cache.
 const MAX_ROWS: usize = 128;
+/// How far ahead of use weights are asked for, in bytes: what arrives in about two latencies of a loaded memory.
+pub(crate) const AHEAD: usize = 6144;
 
-/// One block of 16 rows, unpacked.
-#[repr(C, align(64))]
-pub(crate) struct Tile {
-    /// Lines in ascending order of elements, unsigned bytes.
-    pub(crate) lines: [[u8; 64]; 64],
-    /// Scales of sub-blocks.
-    pub(crate) scales: [[i32; 16]; 16],
-    /// Minimums of two neighbouring sub-blocks, as pairs of i16.
-    pub(crate) mins: [[i32; 16]; 8],
-    /// The blocks' scales.
-    pub(crate) d: [f32; 16],
-    /// `dmin` or `m`.
-    pub(crate) m: [f32; 16],
+/// One part of a matmul: all rows of `x` with packed weights, into columns of `out`.
+pub(crate) struct Job<'a> {
+    pub(crate) weights: &'a Packed,
+    pub(crate) x: &'a Quantized,
+    /// Rows of `x`.
+    pub(crate) m: usize,
+    pub(crate) out: &'a Output,
+    /// Where in `out` the weights' outputs begin.
+    pub(crate) column: usize,
 }
 
-impl Tile {
-    const fn new() -> Self {
-        Self { lines: [[0; 64]; 64], scales: [[0; 16]; 16], mins: [[0; 16]; 8], d: [0.0; 16], m: [0.0; 16] }
-    }
-}
-
-/// Multiplies tiles `tiles` of `part` (rows `16 t..16 t + 16`) with all rows of `x`, into the columns
-/// of `out` from `column + 16 t` on.
+/// Multiplies the tiles `tiles`.
 ///
 /// # Safety
-/// The CPU has `level`, which isn't `Portable`. `x` has blocks as `part` has, and its rows and columns; `out` has the rows of `x` and the columns
-/// named, which nobody else touches meanwhile.
-pub(crate) unsafe fn multiply(
-    level: Level,
-    part: &MatrixRef<'_>,
-    tiles: std::ops::Range<usize>,
-    x: &Quantized,
-    m: usize,
-    out: &Output,
-    column: usize,
-) {
-    let row_bytes = part.row_bytes();
-    let whole = tiles.end.min(part.rows() / TILE);
-    let job = Job { row_bytes, cols: part.cols(), x, m, out };
-    if tiles.start < whole {
-        let weights = &part.bytes()[tiles.start * TILE * row_bytes..whole * TILE * row_bytes];
-        run_format(part.format(), level, &job, weights, TILE, column + tiles.start * TILE);
+/// The CPU has `level`. `x` has blocks and columns as the weights have, and `m` rows; `out` has `m` rows and a column for
+/// each weight row from `column` on, and nobody else touches those of these tiles meanwhile.
+pub(crate) unsafe fn multiply(level: Level, job: &Job<'_>, tiles: Range<usize>) {
+    #[cfg(target_arch = "x86_64")]
+    if level == Level::Amx && amx::is_worth(job.weights.format(), job.m) {
+        return amx::multiply(job, tiles);
     }
-    if whole < tiles.end {
-        // The last rows do not fill a tile: a copy does, with zeros.
-        let rows = part.rows() - whole * TILE;
-        let mut weights = vec![0; TILE * row_bytes];
-        weights[..rows * row_bytes].copy_from_slice(&part.bytes()[whole * TILE * row_bytes..]);
-        run_format(part.format(), level, &job, &weights, rows, column + whole * TILE);
+    macro_rules! run {
+        ($layout:ty, ()) => {
+            run::<$layout>(level, job, tiles)
+        };
     }
+    with_layout!(job.weights.format(), run, ())
 }
 
-struct Job<'a> {
-    row_bytes: usize,
-    cols: usize,
-    x: &'a Quantized,
-    m: usize,
-    out: &'a Output,
-}
-
-unsafe fn run_format(
-    format: Format,
-    level: Level,
-    job: &Job<'_>,
-    weights: &[u8],
-    rows: usize,
-    column: usize,
-) {
-    match format {
-        Format::Q4_0 => run::<Q4_0>(level, job, weights, rows, column),
-        Format::Q4_1 => run::<Q4_1>(level, job, weights, rows, column),
-        Format::Q5_0 => run::<Q5_0>(level, job, weights, rows, column),
-        Format::Q5_1 => run::<Q5_1>(level, job, weights, rows, column),
-        Format::Q8_0 => run::<Q8_0>(level, job, weights, rows, column),
-        Format::Q2_K => run::<Q2K>(level, job, weights, rows, column),
-        Format::Q3_K => run::<Q3K>(level, job, weights, rows, column),
-        Format::Q4_K => run::<Q4K>(level, job, weights, rows, column),
-        Format::Q5_K => run::<Q5K>(level, job, weights, rows, column),
-        Format::Q6_K => run::<Q6K>(level, job, weights, rows, column),
-        Format::F32 | Format::F16 | Format::BF16 => unreachable!("dense weights have no tiles"),
-    }
-}
-
-/// Whole tiles in `weights`, the first `rows` outputs of each.
-unsafe fn run<L: Layout>(level: Level, job: &Job<'_>, weights: &[u8], rows: usize, column: usize) {
-    #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn avx2<L: Layout>(job: &Job<'_>, weights: &[u8], rows: usize, column: usize) {
-        tiles::<Avx2, L>(job, weights, rows, column);
-    }
-
-    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    unsafe fn avx512<L: Layout>(job: &Job<'_>, weights: &[u8], rows: usize, column: usize) {
-        tiles::<Avx512, L>(job, weights, rows, column);
-    }
-
-    match level {
-        Level::Avx512 => avx512::<L>(job, weights, rows, column),
-        Level::Avx2 => avx2::<L>(job, weights, rows, column),
-        Level::Portable => unreachable!("`portable.rs` does these"),
-    }
-}
-
-#[inline(always)]
-unsafe fn tiles<S: IntIsa, L: Layout>(job: &Job<'_>, weights: &[u8], rows: usize, column: usize) {
-    let mut tile = Tile::new();
-    let mut acc = [[0.0f32; TILE]; MAX_ROWS];
-    let tile_bytes = TILE * job.row_bytes;
-    for first in (0..job.m).step_by(MAX_ROWS) {
-        let m = (job.m - first).min(MAX_ROWS);
-        for (t, weights) in weights.chunks_exact(tile_bytes).enumerate() {
-            acc[..m].fill([0.0; TILE]);
-            for b in 0..job.cols / L::LEN {
-                // The next tile follows in memory; its bytes come in as this one's are used.
-                let ahead = weights.as_ptr().wrapping_add(tile_bytes + b * TILE * L::BYTES);
-                L::unpack::<S>(weights.as_ptr().add(b * L::BYTES), job.row_bytes, ahead, &mut tile);
-                block::<S, L>(job, &tile, b, first, &mut acc[..m]);
-            }
-            for (r, acc) in acc[..m].iter().enumerate() {
-                job.out.set_row(first + r, column + t * TILE, &acc[..rows]);
+unsafe fn run<L: Layout>(level: Level, job: &Job<'_>, tiles: Range<usize>) {
+    dispatch!(level, |S, L: Layout| fn(job: &Job<'_>, tiles: Range<usize>) {
+        for first in (0..job.m).step_by(MAX_ROWS) {
+            for t in tiles.clone() {
+                let end = job.m.min(first + MAX_ROWS);
+                let mut row = first;
+                while row < end {
+                    // As many rows together as the registers hold, so that few share an unpacked line with none.
+                    // Guards are constants: a kind of CPU has no code for more rows than it can hold.
+                    row += match (end - row).min(S::ROWS) {
+                        8 if S::ROWS >= 8 => some_rows::<S, L, 8>(job, t, row, row == first),
+                        7 if S::ROWS >= 8 => some_rows::<S, L, 7>(job, t, row, row == first),
+                        6 if S::ROWS >= 8 => some_rows::<S, L, 6>(job, t, row, row == first),
+                        5 if S::ROWS >= 8 => some_rows::<S, L, 5>(job, t, row, row == first),
+                        4 if S::ROWS >= 4 => some_rows::<S, L, 4>(job, t, row, row == first),
+                        3 if S::ROWS >= 4 => some_rows::<S, L, 3>(job, t, row, row == first),
+                        2 if S::ROWS >= 2 => some_rows::<S, L, 2>(job, t, row, row == first),
+                        _ => some_rows::<S, L, 1>(job, t, row, row == first),
+                    };
+                }
             }
         }
-    }
+    });
 }
 
-/// One block of weights for `acc.len()` activation rows from `first` on.
+/// Tile `t` times the `R` rows from `row` on. Weights that come from memory, not from cache, are asked for ahead.
 #[inline(always)]
-unsafe fn block<S: IntIsa, L: Layout>(
+unsafe fn some_rows<S: Isa, L: Layout, const R: usize>(
     job: &Job<'_>,
-    tile: &Tile,
-    b: usize,
-    first: usize,
-    acc: &mut [[f32; TILE]],
-) {
-    let mut r = 0;
-    if S::ROWS >= 8 {
-        while r + 8 <= acc.len() {
-            group::<S, L, 8>(job, tile, b, first + r, &mut acc[r..r + 8]);
-            r += 8;
-        }
-    }
-    if S::ROWS >= 4 {
-        while r + 4 <= acc.len() {
-            group::<S, L, 4>(job, tile, b, first + r, &mut acc[r..r + 4]);
-            r += 4;
-        }
-    }
-    if S::ROWS >= 2 {
-        while r + 2 <= acc.len() {
-            group::<S, L, 2>(job, tile, b, first + r, &mut acc[r..r + 2]);
-            r += 2;
-        }
-    }
-    while r < acc.len() {
-        group::<S, L, 1>(job, tile, b, first + r, &mut acc[r..r + 1]);
-        r += 1;
-    }
-}
-
-/// `R` activation rows together: each line is loaded once. See `definition.rs` for the arithmetic.
-#[inline(always)]
-unsafe fn group<S: IntIsa, L: Layout, const R: usize>(
-    job: &Job<'_>,
-    tile: &Tile,
-    b: usize,
+    t: usize,
     row: usize,
-    acc: &mut [[f32; TILE]],
-) {
-    let x = job.x;
-    // Rows of a block lie together: all of them at fixed distances from one address.
-    let at = b * job.m + row;
-    let q = x.q.as_ptr().add(at * L::LEN);
-    let dx = x.d.as_ptr().add(at);
-    let d = S::load_f(tile.d.as_ptr());
-    if L::LEN == 32 {
-        let mut s = [S::splat(0); R];
-        for r in 0..R {
-            s[r] = S::splat(-L::OFFSET * i32::from(*x.sums.as_ptr().add(at + r)));
-        }
-        for (l, line) in tile.lines[..8].iter().enumerate() {
-            let line = S::load(line.as_ptr());
-            for r in 0..R {
-                let x = q.add(r * L::LEN + 4 * l).cast::<[i8; 4]>().read();
-                s[r] = if L::WIDE { S::dot4::<true>(s[r], line, x) } else { S::dot4::<false>(s[r], line, x) };
-            }
-        }
-        for r in 0..R {
-            let dx = *dx.add(r);
-            let mut a = S::load_f(acc[r].as_ptr());
-            a = S::fma(S::splat_f(dx), S::mul_f(d, S::to_f(s[r])), a);
-            if L::MIN {
-                let sum = f32::from(*x.sums.as_ptr().add(at + r));
-                a = S::fma(S::splat_f(dx * sum), S::load_f(tile.m.as_ptr()), a);
-            }
-            S::store_f(acc[r].as_mut_ptr(), a);
-        }
-        return;
-    }
-    // One sum for each sub-block.
-    let sums = if L::SUBS == 16 { &x.sums } else { &x.sums_32 };
-    let sums = sums.as_ptr().add(at * L::SUBS);
-    let mut total = [S::splat(0); R];
-    let lines = 64 / L::SUBS;
-    for s in 0..L::SUBS {
-        let mut sub = [S::splat(0); R];
-        if L::OFFSET != 0 {
-            for r in 0..R {
-                sub[r] = S::splat(-L::OFFSET * i32::from(*sums.add(r * L::SUBS + s)));
-            }
-        }
-        for l in 0..lines {
-            let line = S::load(tile.lines[s * lines + l].as_ptr());
-            for r in 0..R {
-                let x = q.add(r * L::LEN + 4 * (s * lines + l)).cast::<[i8; 4]>().read();
-                sub[r] = S::dot4::<false>(sub[r], line, x);
-            }
-        }
-        let scale = S::load(tile.scales[s].as_ptr().cast());
-        for r in 0..R {
-            total[r] = S::add(total[r], S::mul(sub[r], scale));
+    ask: bool,
+) -> usize {
+    let shape = L::SHAPE;
+    let blocks = job.weights.cols() / shape.block_len;
+    let tile_bytes = shape.tile(blocks);
+    let tile = job.weights.tiles()[t * tile_bytes..][..tile_bytes].as_ptr();
+    let (body, ahead) = (tile.add(shape.body_at(blocks)), tile.wrapping_add(if ask { AHEAD } else { 0 }));
+    let mut acc = [S::splat_f(0.0); R];
+    for b in 0..blocks {
+        let block = Block {
+            head: tile.add(b * shape.head()),
+            body: body.add(b * shape.body()),
+            // Head and body in equal shares, so that every line is asked for once.
+            ahead: ahead.wrapping_add(b * (shape.head() + shape.body())),
+        };
+        let x = Rows::<L>::at(job, b, row);
+        if shape.subs == 1 {
+            simple::<S, L, R>(&block, x, &mut acc);
+        } else {
+            scaled::<S, L, R>(&block, x, &mut acc);
         }
     }
-    let dmin = S::load_f(tile.m.as_ptr());
-    let mut mins = [S::splat(0); R];
-    if L::MIN {
-        for p in 0..L::SUBS / 2 {
-            let min = S::load(tile.mins[p].as_ptr().cast());
-            for r in 0..R {
-                mins[r] = S::dot2(mins[r], min, sums.add(r * L::SUBS + 2 * p).cast::<[i16; 2]>().read());
-            }
+    let rows = TILE.min(job.weights.rows() - t * TILE);
+    for (r, acc) in acc.into_iter().enumerate() {
+        let mut outputs = [0.0; TILE];
+        S::store_f(outputs.as_mut_ptr(), acc);
+        job.out.set_row(row + r, job.column + t * TILE, &outputs[..rows]);
+    }
+    R
+}
+
+/// One block of a tile.
+#[derive(Clone, Copy)]
+pub(crate) struct Block {
+    pub(crate) head: *const u8,
+    pub(crate) body: *const u8,
+    /// What to ask of the memory meanwhile.
+    pub(crate) ahead: *const u8,
+}
+
+/// One block of activation rows: they lie together, all at fixed distances from the first.
+pub(crate) struct Rows<L> {
+    pub(crate) q: *const i8,
+    pub(crate) d: *const f32,
+    /// Blocks of 32: `d` times the sum.
+    d_sum: *const f32,
+    /// Blocks of 256: [`LESS`] times the negated sums over runs of 16.
+    less: *const i32,
+    /// Sums over sub-blocks, or over the whole block where there are none.
+    sums: *const i16,
+    layout: std::marker::PhantomData<L>,
+}
+
+impl<L> Clone for Rows<L> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<L> Copy for Rows<L> {}
+
+impl<L: Layout> Rows<L> {
+    pub(crate) unsafe fn at(job: &Job<'_>, block: usize, row: usize) -> Self {
+        let sums = if L::SHAPE.subs == 8 { &job.x.sums_32 } else { &job.x.sums };
+        let at = block * job.m + row;
+        Self {
+            q: job.x.q.as_ptr().add(at * L::SHAPE.block_len),
+            d: job.x.d.as_ptr().add(at),
+            less: job.x.less.as_ptr().wrapping_add(at * L::SHAPE.subs),
+            d_sum: job.x.d_sum.as_ptr().wrapping_add(at),
+            sums: sums.as_ptr().add(at * L::SHAPE.subs),
+            layout: std::marker::PhantomData,
+        }
+    }
+
+    /// Elements `4 i..4 i + 4` of row `r`.
+    #[inline(always)]
+    unsafe fn four(self, r: usize, i: usize) -> [i8; 4] {
+        self.q.add(r * L::SHAPE.block_len + 4 * i).cast::<[i8; 4]>().read()
+    }
+
+    /// What the offset of the weights takes from the product of sub-block `s` of row `r`.
+    #[inline(always)]
+    unsafe fn less(self, r: usize, s: usize) -> i32 {
+        // A multiplication and a move to a vector register are saved for the format whose scales are the most.
+        if L::SHAPE.offset == LESS {
+            return *self.less.add(r * L::SHAPE.subs + s);
+        }
+        -L::SHAPE.offset * i32::from(self.sum(r, s))
+    }
+
+    /// The sum of sub-block `s` of row `r`.
+    #[inline(always)]
+    pub(crate) unsafe fn sum(self, r: usize, s: usize) -> i16 {
+        *self.sums.add(r * L::SHAPE.subs + s)
+    }
+}
+
+/// Blocks of 32 with one scale.
+#[inline(always)]
+unsafe fn simple<S: Isa, L: Layout, const R: usize>(block: &Block, x: Rows<L>, acc: &mut [S::F; R]) {
+    prefetch::<S, L, 1>(block, 0, 0);
+    let d = S::load_f16(block.head);
+    let mut s = [S::splat(0); R];
+    if L::SHAPE.offset != 0 {
+        for r in 0..R {
+            s[r] = S::splat(x.less(r, 0));
+        }
+    }
+    for (l, line) in lines::<S, L>(block.body).into_iter().enumerate() {
+        for r in 0..R {
+            s[r] = dot::<S, L>(s[r], line, x.four(r, l));
         }
     }
     for r in 0..R {
-        let dx = S::splat_f(*dx.add(r));
-        let i = S::to_f(total[r]);
-        let t = if L::MIN { S::fms(d, i, S::mul_f(dmin, S::to_f(mins[r]))) } else { S::mul_f(d, i) };
-        let a = S::fma(dx, t, S::load_f(acc[r].as_ptr()));
-        S::store_f(acc[r].as_mut_ptr(), a);
+        acc[r] = S::fma(S::splat_f(*x.d.add(r)), S::mul_f(d, S::to_f(s[r])), acc[r]);
+        if L::SHAPE.min {
+            let m = S::load_f16(block.head.add(2 * TILE));
+            acc[r] = S::fma(S::splat_f(*x.d_sum.add(r)), m, acc[r]);
+        }
+    }
+}
+
+/// `for r in 0..R`, written out: a loop the compiler leaves as one keeps its sums in memory instead of registers.
+macro_rules! each_row {
+    ($r:ident in $rows:ident, $body:block) => {
+        each_row!($r in $rows, $body, 0 1 2 3 4 5 6 7)
+    };
+    ($r:ident in $rows:ident, $body:block, $($i:literal)*) => {
+        $(if $i < $rows {
+            let $r = $i;
+            $body
+        })*
+    };
+}
+
+/// Blocks of 256 whose sub-blocks have integer scales.
+#[inline(always)]
+unsafe fn scaled<S: Isa, L: Layout, const R: usize>(block: &Block, x: Rows<L>, acc: &mut [S::F; R]) {
+    let shape = L::SHAPE;
+    let mut total = Totals::<S, R>::new();
+    let subs = shape.subs / 8; // in a step
+    for step in 0..8 {
+        let lines = lines::<S, L>(block.body.add(shape.scales() + step * shape.step()));
+        for sub in subs * step..subs * (step + 1) {
+            let scale = scale::<S, L>(block, sub);
+            let within = 8 / subs * (sub - subs * step);
+            each_row!(r in R, {
+                if sub % subs == 0 {
+                    prefetch::<S, L, R>(block, step, r);
+                }
+                let mut c = if shape.offset == 0 { S::splat(0) } else { S::splat(x.less(r, sub)) };
+                for l in within..within + 8 / subs {
+                    c = dot::<S, L>(c, lines[l], x.four(r, 8 * step + l));
+                }
+                total.add::<L>(r, c, scale);
+            });
+        }
+        if step == 3 {
+            total.half::<L>();
+        }
+    }
+    let mut mins = [S::splat(0); R];
+    if shape.min {
+        for pair in 0..shape.subs / 2 {
+            let min = min_pair::<S, L>(block, pair);
+            for r in 0..R {
+                mins[r] = S::dot2(mins[r], min, [x.sum(r, 2 * pair), x.sum(r, 2 * pair + 1)]);
+            }
+        }
+    }
+    let d = S::load_f16(block.head);
+    for r in 0..R {
+        let i = total.get::<L>(r);
+        let t = if shape.min {
+            let dmin = S::load_f16(block.head.add(2 * TILE));
+            S::fms(d, i, S::mul_f(dmin, S::to_f(mins[r])))
+        } else {
+            S::mul_f(d, i)
+        };
+        acc[r] = S::fma(S::splat_f(*x.d.add(r)), t, acc[r]);
+    }
+}
+
+/// Sums of sub-blocks times scales, `I` of the definition, for `R` rows.
+///
+/// Where sub-blocks and scales are so small that four products stay below 2^24, f32 sums of four are exact, and the sum
+/// of two such halves rounds as the integer would: half the work of integer multiplications.
+struct Totals<S: Isa, const R: usize> {
+    integer: [S::I; R],
+    first: [S::F; R],
+    second: [S::F; R],
+}
+
+impl<S: Isa, const R: usize> Totals<S, R> {
+    #[inline(always)]
+    unsafe fn new() -> Self {
+        Self { integer: [S::splat(0); R], first: [S::splat_f(0.0); R], second: [S::splat_f(0.0); R] }
+    }
+
+    /// 4 sub-blocks of 32 elements of up to 15, times up to 127 and scales of up to 63.
+    const fn fits<L: Layout>() -> bool {
+        L::SHAPE.subs == 8 && L::SHAPE.high == 0 && 4 * 32 * 15 * 127 * 63 < 1 << 24
+    }
+
+    #[inline(always)]
+    unsafe fn add<L: Layout>(&mut self, r: usize, sum: S::I, scale: S::I) {
+        if Self::fits::<L>() {
+            self.second[r] = S::fma(S::to_f(sum), S::to_f(scale), self.second[r]);
+        } else {
+            self.integer[r] = S::add(self.integer[r], S::mul(sum, scale));
+        }
+    }
+
+    /// Called between the fourth and the fifth sub-block of 32.
+    #[inline(always)]
+    unsafe fn half<L: Layout>(&mut self) {
+        if Self::fits::<L>() {
+            self.first = self.second;
+            self.second = [S::splat_f(0.0); R];
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn get<L: Layout>(&self, r: usize) -> S::F {
+        if Self::fits::<L>() { S::add_f(self.first[r], self.second[r]) } else { S::to_f(self.integer[r]) }
+    }
+}
+
+#[inline(always)]
+unsafe fn dot<S: Isa, L: Layout>(acc: S::I, line: S::I, x: [i8; 4]) -> S::I {
+    if L::SHAPE.low == 8 { S::dot4::<true>(acc, line, x) } else { S::dot4::<false>(acc, line, x) }
+}
+
+/// The scales of sub-block `sub`.
+#[inline(always)]
+pub(crate) unsafe fn scale<S: Isa, L: Layout>(block: &Block, sub: usize) -> S::I {
+    let at = block.body.add(TILE * sub);
+    match (L::SHAPE.subs, L::SHAPE.min) {
+        (8, _) => S::load_u8(at),
+        (_, true) => S::and(S::load_u8(at), S::splat(15)),
+        (_, false) => S::load_i8(at),
+    }
+}
+
+/// The minimums of sub-blocks `2 pair` and `2 pair + 1`, as halves.
+#[inline(always)]
+pub(crate) unsafe fn min_pair<S: Isa, L: Layout>(block: &Block, pair: usize) -> S::I {
+    if L::SHAPE.subs == 8 {
+        return S::load_u8_pairs(block.body.add(TILE * (8 + 2 * pair)));
+    }
+    let [a, b] = [0, 1].map(|i| S::shr(S::load_u8(block.body.add(TILE * (2 * pair + i))), 4));
+    S::or(a, S::shl(b, 16))
+}
+
+/// Asks for the lines ahead of a step, one in `R` of them with each row `r`: in one burst they would come slower.
+#[inline(always)]
+pub(crate) unsafe fn prefetch<S: Isa, L: Layout, const R: usize>(block: &Block, step: usize, r: usize) {
+    let steps = L::SHAPE.block_len / STEP;
+    let lines = (L::SHAPE.head() + L::SHAPE.body()).div_ceil(LINE * steps);
+    // A loop of fixed length, for the compiler to unroll.
+    for line in 0..lines {
+        if line * R / lines == r {
+            S::prefetch(block.ahead.wrapping_add(LINE * (lines * step + line)));
+        }
     }
 }

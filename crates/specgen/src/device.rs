@@ -53,6 +53,28 @@ impl fmt::Display for DeviceSpec {
     }
 }
 
+/// The instruction set of the CPU kernels: `scalar`, `avx2`, `avx512` or `amx`, the best this CPU has unless told otherwise.
+pub fn cpu_isa() -> &'static str {
+    specgen_kernels::isa()
+}
+
+/// Makes the CPU kernels use the instruction set `name`, for the life of the process. Results are the same with any.
+///
+/// # Errors
+/// [`Error::Unsupported`] where this CPU does not have it, naming those it has, or where kernels have run with another.
+pub fn choose_cpu_isa(name: &str) -> Result<()> {
+    if specgen_kernels::choose_isa(name) {
+        return Ok(());
+    }
+    let available = specgen_kernels::available_isas();
+    Err(Error::Unsupported(match available.contains(&name) {
+        true => {
+            format!("kernels already run with {}, not {name}; choose before anything is loaded", cpu_isa())
+        }
+        false => format!("this CPU has no instruction set `{name}`; wanted one of {}", available.join(", ")),
+    }))
+}
+
 /// An opened device, shared by target and draft.
 #[derive(Clone)]
 pub struct Device {

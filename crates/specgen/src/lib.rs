@@ -21,6 +21,7 @@
 //! # Ok::<(), specgen::Error>(())
 //! ```
 
+pub mod bench;
 pub mod cache;
 pub mod chat;
 pub mod device;

@@ -2,9 +2,13 @@
 #![allow(unsafe_code)]
 #![allow(unsafe_op_in_unsafe_fn, reason = "the contract of `Isa` covers the kernels")]
 
-use super::{AttentionShape, BLOCK};
+use std::ops::Range;
+
+use super::AttentionShape;
+use crate::KvStore;
 use crate::definition::{LANES, add_lanes};
 use crate::isa::{Isa, Level, dispatch};
+use crate::kv::BLOCK;
 use crate::math::{exp, tanh};
 
 /// One row and one block: the query heads that share a key head.
@@ -28,95 +32,126 @@ impl Block {
         }
     }
 
-    /// Fills in the results for the query heads in `q` (`[group, head_dim]`) and the keys whose first
-    /// elements are at `slots`, the first at place `first` of the block.
-    #[allow(clippy::too_many_arguments, reason = "three slices and where to look in them")]
-    pub(super) fn compute(
-        &mut self,
-        level: Level,
-        shape: &AttentionShape,
-        q: &[f32],
-        k: &[f32],
-        v: &[f32],
-        slots: &[usize],
-        first: usize,
-    ) {
+    /// Fills in the results for the query heads in `q` (`[group, head_dim]`) and the keys of one block.
+    pub(super) fn compute(&mut self, level: Level, shape: &AttentionShape, q: &[f32], keys: &Keys<'_>) {
         let block = self;
-        dispatch!(level, |S| fn(
-            block: &mut Block, shape: &AttentionShape, q: &[f32], k: &[f32], v: &[f32], slots: &[usize], first: usize,
-        ) {
-            scores::<S>(shape, q, k, slots, first, block);
+        dispatch!(level, |S| fn(block: &mut Block, shape: &AttentionShape, q: &[f32], keys: &Keys<'_>) {
+            scores::<S>(shape, q, keys, block);
             weights(shape, block);
-            values::<S>(shape, v, slots, first, block);
+            values::<S>(shape, keys, block);
         });
     }
 }
 
-/// `q k` of all heads and keys into `block.p`, minus infinity where there is no key.
-#[inline(always)]
-unsafe fn scores<S: Isa>(
-    shape: &AttentionShape,
-    q: &[f32],
-    k: &[f32],
-    slots: &[usize],
-    first: usize,
-    block: &mut Block,
-) {
-    block.p.fill([f32::NEG_INFINITY; BLOCK]);
-    let mut h = 0;
-    while h < block.p.len() {
-        let p = &mut block.p[h..];
-        let q = &q[h * shape.head_dim..];
-        h += match p.len() {
-            1 => some_scores::<S, 1>(shape.head_dim, q, k, slots, first, p),
-            2 => some_scores::<S, 2>(shape.head_dim, q, k, slots, first, p),
-            3 => some_scores::<S, 3>(shape.head_dim, q, k, slots, first, p),
-            _ => some_scores::<S, 4>(shape.head_dim, q, k, slots, first, p),
-        };
+/// The keys of one head that a row sees in one block of positions, in order of position.
+pub(super) struct Keys<'a> {
+    pub(super) kv: &'a KvStore,
+    pub(super) kv_head: usize,
+    /// Slots that equal their positions.
+    pub(super) prefix: Range<usize>,
+    /// The slots at the positions after those.
+    pub(super) tail: &'a [u32],
+}
+
+impl Keys<'_> {
+    /// The place of the first key in the block.
+    fn first(&self) -> usize {
+        self.prefix.start % BLOCK
+    }
+
+    /// Where the values of a slot begin.
+    fn value(&self, slot: usize, head_dim: usize) -> usize {
+        slot * self.kv.kv_dim() + self.kv_head * head_dim
     }
 }
 
-/// The first `H` heads.
+/// Query heads whose scores a kind of CPU can hold in registers, beside four vectors of keys or values.
+const fn heads<S: Isa>() -> usize {
+    if S::ROWS >= 8 { 6 } else { 2 }
+}
+
+/// `q k` of all heads and keys into `block.p`, minus infinity where there is no key.
+#[inline(always)]
+unsafe fn scores<S: Isa>(shape: &AttentionShape, q: &[f32], keys: &Keys<'_>, block: &mut Block) {
+    for (p, q) in block.p.chunks_mut(heads::<S>()).zip(q.chunks(heads::<S>() * shape.head_dim)) {
+        match p.len() {
+            6 if S::ROWS >= 8 => some_scores::<S, 6>(shape.head_dim, q, keys, p),
+            5 if S::ROWS >= 8 => some_scores::<S, 5>(shape.head_dim, q, keys, p),
+            4 if S::ROWS >= 8 => some_scores::<S, 4>(shape.head_dim, q, keys, p),
+            3 if S::ROWS >= 8 => some_scores::<S, 3>(shape.head_dim, q, keys, p),
+            2 => some_scores::<S, 2>(shape.head_dim, q, keys, p),
+            _ => some_scores::<S, 1>(shape.head_dim, q, keys, p),
+        }
+    }
+}
+
+/// The scores of `H` heads.
 #[inline(always)]
 unsafe fn some_scores<S: Isa, const H: usize>(
     head_dim: usize,
     q: &[f32],
-    k: &[f32],
-    slots: &[usize],
-    first: usize,
+    keys: &Keys<'_>,
     p: &mut [[f32; BLOCK]],
-) -> usize {
-    let whole = head_dim / LANES * LANES;
-    for (j, &slot) in slots.iter().enumerate() {
-        let key = &k[slot..slot + head_dim];
-        let mut acc = [S::splat_f(0.0); H];
-        let mut c = 0;
-        while c < whole {
-            let key = S::load_f(key.as_ptr().add(c));
-            for h in 0..H {
-                acc[h] = S::fma(S::load_f(q.as_ptr().add(h * head_dim + c)), key, acc[h]);
-            }
-            c += LANES;
-        }
-        if whole < head_dim {
-            let key = padded::<S>(&key[whole..]);
-            for h in 0..H {
-                acc[h] = S::fma(padded::<S>(&q[h * head_dim + whole..(h + 1) * head_dim]), key, acc[h]);
-            }
-        }
+) {
+    let of_slots = |b: usize| &keys.kv.keys(b, keys.kv_head * head_dim)[..head_dim];
+    let first = keys.first();
+    let end = first + keys.prefix.len();
+    if first == 0 && end == BLOCK {
+        let scores = products::<S, H, 4>(q, of_slots(keys.prefix.start / BLOCK), 0);
         for h in 0..H {
-            p[h][first + j] = S::sum_f(acc[h]);
+            (0..4).for_each(|n| S::store_f(p[h][LANES * n..].as_mut_ptr(), scores[h][n]));
+        }
+        return;
+    }
+    for lanes in first / LANES..end.div_ceil(LANES) {
+        let scores = products::<S, H, 1>(q, of_slots(keys.prefix.start / BLOCK), LANES * lanes);
+        for h in 0..H {
+            S::store_f(p[h][LANES * lanes..].as_mut_ptr(), scores[h][0]);
         }
     }
-    H
+    for p in p.iter_mut() {
+        p[..first].fill(f32::NEG_INFINITY);
+        p[end..].fill(f32::NEG_INFINITY);
+    }
+    let mut have = None; // the sixteen slots whose scores are in `scores`
+    let mut scores = [[0.0f32; LANES]; H];
+    for (place, &slot) in (end..).zip(keys.tail) {
+        let slot = slot as usize;
+        if have != Some(slot / LANES) {
+            have = Some(slot / LANES);
+            let new = products::<S, H, 1>(q, of_slots(slot / BLOCK), slot % BLOCK / LANES * LANES);
+            (0..H).for_each(|h| S::store_f(scores[h].as_mut_ptr(), new[h][0]));
+        }
+        for h in 0..H {
+            p[h][place] = scores[h][slot % LANES];
+        }
+    }
 }
 
-/// Fewer than 16 elements, then zeros.
+/// Products of `H` query heads with `16 N` keys from `lane` of a block on: one chain over the elements, ascending, for
+/// every pair.
 #[inline(always)]
-unsafe fn padded<S: Isa>(x: &[f32]) -> S::F {
-    let mut all = [0.0f32; LANES];
-    all[..x.len()].copy_from_slice(x);
-    S::load_f(all.as_ptr())
+unsafe fn products<S: Isa, const H: usize, const N: usize>(
+    q: &[f32],
+    keys: &[[f32; BLOCK]],
+    lane: usize,
+) -> [[S::F; N]; H] {
+    let head_dim = keys.len();
+    assert!(q.len() >= H * head_dim && lane + LANES * N <= BLOCK, "heads and lanes that are there");
+    let mut sums = [[S::splat_f(0.0); N]; H];
+    for (d, keys) in keys.iter().enumerate() {
+        let mut k = [S::splat_f(0.0); N];
+        for n in 0..N {
+            k[n] = S::load_f(keys.as_ptr().add(lane + LANES * n));
+        }
+        for h in 0..H {
+            let q = S::splat_f(*q.as_ptr().add(h * head_dim + d));
+            for n in 0..N {
+                sums[h][n] = S::fma(q, k[n], sums[h][n]);
+            }
+        }
+    }
+    sums
 }
 
 /// Scores to exponentials, with their maximum and sum.
@@ -153,56 +188,61 @@ fn weights(shape: &AttentionShape, block: &mut Block) {
 
 /// `p v` of all heads into `block.acc`.
 #[inline(always)]
-unsafe fn values<S: Isa>(
-    shape: &AttentionShape,
-    v: &[f32],
-    slots: &[usize],
-    first: usize,
-    block: &mut Block,
-) {
+unsafe fn values<S: Isa>(shape: &AttentionShape, keys: &Keys<'_>, block: &mut Block) {
     let head_dim = shape.head_dim;
-    let mut h = 0;
-    while h < block.p.len() {
-        let p = &block.p[h..];
-        let acc = &mut block.acc[h * head_dim..];
-        h += match p.len() {
-            1 => some_values::<S, 1>(head_dim, v, slots, first, p, acc),
-            2 => some_values::<S, 2>(head_dim, v, slots, first, p, acc),
-            3 => some_values::<S, 3>(head_dim, v, slots, first, p, acc),
-            _ => some_values::<S, 4>(head_dim, v, slots, first, p, acc),
-        };
+    let (mut offsets, all) =
+        ([0usize; BLOCK], keys.prefix.clone().chain(keys.tail.iter().map(|&slot| slot as usize)));
+    let mut count = 0;
+    for (offset, slot) in offsets.iter_mut().zip(all) {
+        *offset = keys.value(slot, head_dim);
+        assert!(*offset + head_dim <= keys.kv.values().len(), "slot {slot} is there");
+        count += 1;
+    }
+    let v = Values { v: keys.kv.values(), offsets: &offsets[..count], first: keys.first() };
+    for (p, acc) in block.p.chunks(heads::<S>()).zip(block.acc.chunks_mut(heads::<S>() * head_dim)) {
+        match p.len() {
+            6 if S::ROWS >= 8 => some_values::<S, 6>(head_dim, &v, p, acc),
+            5 if S::ROWS >= 8 => some_values::<S, 5>(head_dim, &v, p, acc),
+            4 if S::ROWS >= 8 => some_values::<S, 4>(head_dim, &v, p, acc),
+            3 if S::ROWS >= 8 => some_values::<S, 3>(head_dim, &v, p, acc),
+            2 => some_values::<S, 2>(head_dim, &v, p, acc),
+            _ => some_values::<S, 1>(head_dim, &v, p, acc),
+        }
     }
 }
 
-/// The first `H` heads: one chain over the keys, ascending, for every element.
+/// The values a block's weights belong to.
+struct Values<'a> {
+    v: &'a [f32],
+    /// Where each begins.
+    offsets: &'a [usize],
+    /// The place of the first in the block.
+    first: usize,
+}
+
+/// `H` heads: one chain over the keys, ascending, for every element.
 #[inline(always)]
 unsafe fn some_values<S: Isa, const H: usize>(
     head_dim: usize,
-    v: &[f32],
-    slots: &[usize],
-    first: usize,
+    v: &Values<'_>,
     p: &[[f32; BLOCK]],
     acc: &mut [f32],
-) -> usize {
+) {
     let mut c = 0;
-    while c + 4 * LANES <= head_dim && S::ROWS >= 4 {
-        columns::<S, H, 4>(head_dim, c, v, slots, first, p, acc);
+    while c + 4 * LANES <= head_dim {
+        columns::<S, H, 4>(head_dim, c, v, p, acc);
         c += 4 * LANES;
     }
     while c + LANES <= head_dim {
-        columns::<S, H, 1>(head_dim, c, v, slots, first, p, acc);
+        columns::<S, H, 1>(head_dim, c, v, p, acc);
         c += LANES;
     }
     for c in c..head_dim {
         for h in 0..H {
-            let sum = slots
-                .iter()
-                .enumerate()
-                .fold(0.0f32, |sum, (j, &slot)| p[h][first + j].mul_add(v[slot + c], sum));
-            acc[h * head_dim + c] = sum;
+            let places = p[h][v.first..].iter().zip(v.offsets);
+            acc[h * head_dim + c] = places.fold(0.0f32, |sum, (p, &at)| p.mul_add(v.v[at + c], sum));
         }
     }
-    H
 }
 
 /// `16 N` elements from `c` on.
@@ -210,21 +250,19 @@ unsafe fn some_values<S: Isa, const H: usize>(
 unsafe fn columns<S: Isa, const H: usize, const N: usize>(
     head_dim: usize,
     c: usize,
-    v: &[f32],
-    slots: &[usize],
-    first: usize,
+    v: &Values<'_>,
     p: &[[f32; BLOCK]],
     acc: &mut [f32],
 ) {
     let mut sums = [[S::splat_f(0.0); N]; H];
-    for (j, &slot) in slots.iter().enumerate() {
-        let value = &v[slot + c..slot + c + N * LANES];
+    for (j, &at) in v.offsets.iter().enumerate() {
+        let value = v.v.as_ptr().add(at + c);
         let mut vs = [S::splat_f(0.0); N];
         for n in 0..N {
-            vs[n] = S::load_f(value.as_ptr().add(n * LANES));
+            vs[n] = S::load_f(value.add(n * LANES));
         }
         for h in 0..H {
-            let p = S::splat_f(p[h][first + j]);
+            let p = S::splat_f(*p.as_ptr().cast::<f32>().add(h * BLOCK + v.first + j));
             for n in 0..N {
                 sums[h][n] = S::fma(p, vs[n], sums[h][n]);
             }

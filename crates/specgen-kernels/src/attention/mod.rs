@@ -9,17 +9,15 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-use self::block::Block;
-use crate::Team;
+use self::block::{Block, Keys};
 use crate::isa::{Level, dispatch};
+use crate::kv::BLOCK;
 use crate::math::exp;
+use crate::{KvStore, Team};
 
 mod block;
 #[cfg(test)]
 mod tests;
-
-/// Positions in a block.
-const BLOCK: usize = 64;
 
 /// The sizes of an attention layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -62,14 +60,16 @@ impl RowKeys<'_> {
         first..if self.start() < self.end() { self.end().div_ceil(BLOCK) } else { first }
     }
 
-    fn slot(&self, position: usize) -> usize {
-        position.checked_sub(self.prefix.end).map_or(position, |i| self.tail[i] as usize)
+    /// What lies at the positions `first..end`: slots of the prefix, then of the tail.
+    fn slots(&self, first: usize, end: usize) -> (Range<usize>, &[u32]) {
+        let split = self.prefix.end.clamp(first, end);
+        (first..split, &self.tail[split - self.prefix.end.min(split)..end - self.prefix.end.min(end)])
     }
 }
 
 /// Attention of `m` query rows: `out = softmax(scale * q k^T) v` per head.
 ///
-/// `q` and `out` are `[m, num_heads, head_dim]`, `k` and `v` `[slots, num_kv_heads, head_dim]`,
+/// `q` and `out` are `[m, num_heads, head_dim]`, the rows of `kv` `[num_kv_heads, head_dim]`,
 /// `rows` holds what each query row sees. A row that sees nothing gets zeros.
 ///
 /// # Panics
@@ -78,23 +78,20 @@ pub fn attention(
     team: &Team,
     shape: &AttentionShape,
     q: &[f32],
-    k: &[f32],
-    v: &[f32],
+    kv: &KvStore,
     rows: &[RowKeys<'_>],
     out: &mut [f32],
 ) {
-    attention_at(Level::get(), team, shape, q, k, v, rows, out);
+    attention_at(Level::get(), team, shape, q, kv, rows, out);
 }
 
 /// [`attention`] with the instructions of `level`.
-#[allow(clippy::too_many_arguments, reason = "those of `attention`, and one")]
 fn attention_at(
     level: Level,
     team: &Team,
     shape: &AttentionShape,
     q: &[f32],
-    k: &[f32],
-    v: &[f32],
+    kv: &KvStore,
     rows: &[RowKeys<'_>],
     out: &mut [f32],
 ) {
@@ -102,7 +99,6 @@ fn attention_at(
     let &AttentionShape { num_heads, num_kv_heads, head_dim, .. } = shape;
     assert_eq!(q.len(), m * num_heads * head_dim, "queries of {m} rows");
     assert_eq!(out.len(), q.len(), "output of {m} rows");
-    assert_eq!(k.len(), v.len(), "keys and values");
     if q.is_empty() {
         return;
     }
@@ -110,12 +106,13 @@ fn attention_at(
         num_kv_heads > 0 && num_heads.is_multiple_of(num_kv_heads),
         "{num_heads} heads over {num_kv_heads}"
     );
-    let slots = k.len() / (num_kv_heads * head_dim);
+    assert_eq!(kv.kv_dim(), num_kv_heads * head_dim, "elements of a row of keys");
+    let slots = kv.slots();
     for row in rows {
         assert!(row.prefix.is_empty() || row.prefix.end <= slots, "slots {:?} of {slots}", row.prefix);
         assert!(row.tail.iter().all(|&slot| (slot as usize) < slots), "tail slots beyond {slots}");
     }
-    let call = Call { level, shape, q, k, v, rows, out: Cells { data: out.as_mut_ptr(), width: head_dim } };
+    let call = Call { level, shape, q, kv, rows, out: Cells { data: out.as_mut_ptr(), width: head_dim } };
     let start = rows.iter().map(RowKeys::start).min().unwrap_or(0) / BLOCK;
     let end = rows.iter().map(RowKeys::end).max().unwrap_or(0).div_ceil(BLOCK);
     let blocks = end.saturating_sub(start);
@@ -146,8 +143,7 @@ struct Call<'a> {
     level: Level,
     shape: &'a AttentionShape,
     q: &'a [f32],
-    k: &'a [f32],
-    v: &'a [f32],
+    kv: &'a KvStore,
     rows: &'a [RowKeys<'a>],
     out: Cells,
 }
@@ -255,15 +251,10 @@ impl Call<'_> {
         if first >= end {
             return false;
         }
-        let &AttentionShape { num_heads, num_kv_heads, head_dim, .. } = self.shape;
-        let mut slots = [0usize; BLOCK];
-        for (slot, position) in slots.iter_mut().zip(first..end) {
-            *slot = (keys.slot(position) * num_kv_heads + kv_head) * head_dim;
-        }
-        let slots = &slots[..end - first];
-        let group = self.group();
-        let q = &self.q[(row * num_heads + kv_head * group) * head_dim..][..group * head_dim];
-        block.compute(self.level, self.shape, q, self.k, self.v, slots, first % BLOCK);
+        let (group, head_dim) = (self.group(), self.shape.head_dim);
+        let q = &self.q[(row * self.shape.num_heads + kv_head * group) * head_dim..][..group * head_dim];
+        let (prefix, tail) = keys.slots(first, end);
+        block.compute(self.level, self.shape, q, &Keys { kv: self.kv, kv_head, prefix, tail });
         true
     }
 }

@@ -14,6 +14,26 @@ pub(crate) use portable::Portable;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::{Avx2, Avx512};
 
+static LEVEL: OnceLock<Level> = OnceLock::new();
+
+/// The instruction set the kernels use: `scalar`, `avx2`, `avx512` or `amx`.
+pub fn isa() -> &'static str {
+    Level::get().name()
+}
+
+/// The instruction sets this CPU has, in ascending order.
+pub fn available_isas() -> Vec<&'static str> {
+    Level::available().into_iter().map(Level::name).collect()
+}
+
+/// Makes the kernels use the instruction set `name` for the life of the process. Results are the same with any.
+/// Returns false, and changes nothing, where the CPU does not have it or a kernel has run before with another.
+pub fn choose_isa(name: &str) -> bool {
+    Level::named(name)
+        .filter(|level| Level::available().contains(level))
+        .is_some_and(|level| *LEVEL.get_or_init(|| level) == level)
+}
+
 /// A kind of CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Level {
@@ -25,23 +45,42 @@ pub(crate) enum Level {
     /// AVX-512 F, BW, DQ, VL and VNNI.
     #[cfg(target_arch = "x86_64")]
     Avx512,
+    /// The same with AMX for bytes.
+    #[cfg(target_arch = "x86_64")]
+    Amx,
 }
 
 impl Level {
-    /// The best this CPU has. `SPECGEN_CPU=scalar|avx2|avx512`, read once, asks for less.
+    /// The best this CPU has, or what [`Self::choose`] was told.
     pub(crate) fn get() -> Self {
-        static LEVEL: OnceLock<Level> = OnceLock::new();
-        *LEVEL.get_or_init(|| {
-            let wanted = std::env::var("SPECGEN_CPU").unwrap_or_default();
-            let available = Self::available();
-            let limit = match wanted.as_str() {
-                "scalar" => Self::Portable,
-                #[cfg(target_arch = "x86_64")]
-                "avx2" => Self::Avx2,
-                _ => return *available.last().expect("portable is always there"),
-            };
-            *available.iter().rfind(|&&level| level <= limit).expect("portable is always there")
+        *LEVEL.get_or_init(|| *Self::available().last().expect("portable is always there"))
+    }
+
+    /// The level of a name.
+    fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "scalar" => Self::Portable,
+            #[cfg(target_arch = "x86_64")]
+            "avx2" => Self::Avx2,
+            #[cfg(target_arch = "x86_64")]
+            "avx512" => Self::Avx512,
+            #[cfg(target_arch = "x86_64")]
+            "amx" => Self::Amx,
+            _ => return None,
         })
+    }
+
+    /// Its name.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Portable => "scalar",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => "avx512",
+            #[cfg(target_arch = "x86_64")]
+            Self::Amx => "amx",
+        }
     }
 
     /// All this CPU has, in ascending order.
@@ -60,6 +99,9 @@ impl Level {
                 && is_x86_feature_detected!("avx512vnni")
             {
                 levels.push(Self::Avx512);
+                if crate::amx::is_available() {
+                    levels.push(Self::Amx);
+                }
             }
         }
         levels
@@ -95,13 +137,13 @@ macro_rules! dispatch {
             $crate::isa::Level::Avx2 => unsafe { avx2$(::<$generic>)?($($arg),*) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            $crate::isa::Level::Avx512 => unsafe { avx512$(::<$generic>)?($($arg),*) },
+            $crate::isa::Level::Avx512 | $crate::isa::Level::Amx => unsafe { avx512$(::<$generic>)?($($arg),*) },
         }
     }};
 }
 pub(crate) use dispatch;
 
-/// A kind of CPU as operations on 16 lanes of f32.
+/// A kind of CPU as operations on 16 lanes of f32 or i32.
 ///
 /// # Safety
 /// Of every function: the CPU has the kind's features, and pointers are good for what is read or
@@ -110,6 +152,8 @@ pub(crate) use dispatch;
 pub(crate) trait Isa: Copy {
     /// 16 x f32.
     type F: Copy;
+    /// 16 x i32.
+    type I: Copy;
     /// Activation rows that share a loaded line; more would not fit the registers.
     const ROWS: usize;
 
@@ -126,33 +170,21 @@ pub(crate) trait Isa: Copy {
     unsafe fn sum_f(a: Self::F) -> f32;
     /// Asks for the cache line at `at`, which may be anywhere.
     unsafe fn prefetch(at: *const u8);
-}
 
-/// The integer side, for CPUs with vectors worth writing by hand.
-///
-/// # Safety
-/// As for [`Isa`].
-#[cfg(target_arch = "x86_64")]
-#[allow(clippy::missing_safety_doc, reason = "said once, above")]
-pub(crate) trait IntIsa: Isa {
-    /// 16 x i32.
-    type I: Copy;
-
-    /// 16 rows of 16 bytes, `stride` bytes apart: line `i` has bytes `4 i..4 i + 4` of row `n` in lane `n`.
-    unsafe fn columns(from: *const u8, stride: usize) -> [Self::I; 4];
     unsafe fn load(from: *const u8) -> Self::I;
-    unsafe fn store(to: *mut u8, v: Self::I);
+    /// 16 unsigned bytes, one a lane.
+    unsafe fn load_u8(from: *const u8) -> Self::I;
+    /// 16 signed bytes, one a lane.
+    unsafe fn load_i8(from: *const u8) -> Self::I;
+    /// 32 unsigned bytes, two a lane, widened to halves.
+    unsafe fn load_u8_pairs(from: *const u8) -> Self::I;
     unsafe fn splat(x: i32) -> Self::I;
     unsafe fn and(a: Self::I, b: Self::I) -> Self::I;
     unsafe fn or(a: Self::I, b: Self::I) -> Self::I;
-    unsafe fn xor(a: Self::I, b: Self::I) -> Self::I;
     unsafe fn shl(a: Self::I, bits: i32) -> Self::I;
     /// Zeros come in.
     unsafe fn shr(a: Self::I, bits: i32) -> Self::I;
-    /// The sign comes in.
-    unsafe fn sar(a: Self::I, bits: i32) -> Self::I;
     unsafe fn add(a: Self::I, b: Self::I) -> Self::I;
-    unsafe fn sub(a: Self::I, b: Self::I) -> Self::I;
     unsafe fn mul(a: Self::I, b: Self::I) -> Self::I;
     /// `acc + sum of w[b] * x[b]` over 4 bytes: `w` unsigned (at most 63 unless `WIDE`), `x` signed.
     unsafe fn dot4<const WIDE: bool>(acc: Self::I, w: Self::I, x: [i8; 4]) -> Self::I;
@@ -160,8 +192,7 @@ pub(crate) trait IntIsa: Isa {
     unsafe fn dot2(acc: Self::I, w: Self::I, x: [i16; 2]) -> Self::I;
     /// To f32, ties to even.
     unsafe fn to_f(a: Self::I) -> Self::F;
-    /// The low half of each lane, an f16, to f32.
-    unsafe fn f16_to_f(a: Self::I) -> Self::F;
+    unsafe fn add_f(a: Self::F, b: Self::F) -> Self::F;
     unsafe fn mul_f(a: Self::F, b: Self::F) -> Self::F;
     /// `a * b - c`, rounded once.
     unsafe fn fms(a: Self::F, b: Self::F, c: Self::F) -> Self::F;

@@ -10,9 +10,11 @@ use crate::definition::add_lanes;
 pub(crate) struct Portable;
 
 type F = [f32; 16];
+type I = [i32; 16];
 
 impl Isa for Portable {
     type F = F;
+    type I = I;
     const ROWS: usize = 1;
 
     #[inline(always)]
@@ -49,4 +51,82 @@ impl Isa for Portable {
     }
     #[inline(always)]
     unsafe fn prefetch(_at: *const u8) {}
+    #[inline(always)]
+    unsafe fn load(from: *const u8) -> I {
+        from.cast::<[[u8; 4]; 16]>().read_unaligned().map(i32::from_le_bytes)
+    }
+    #[inline(always)]
+    unsafe fn load_u8(from: *const u8) -> I {
+        from.cast::<[u8; 16]>().read_unaligned().map(i32::from)
+    }
+    #[inline(always)]
+    unsafe fn load_i8(from: *const u8) -> I {
+        from.cast::<[i8; 16]>().read_unaligned().map(i32::from)
+    }
+    #[inline(always)]
+    unsafe fn load_u8_pairs(from: *const u8) -> I {
+        from.cast::<[[u8; 2]; 16]>().read_unaligned().map(|[a, b]| i32::from(a) | i32::from(b) << 16)
+    }
+    #[inline(always)]
+    unsafe fn splat(x: i32) -> I {
+        [x; 16]
+    }
+    #[inline(always)]
+    unsafe fn and(a: I, b: I) -> I {
+        lanes(|n| a[n] & b[n])
+    }
+    #[inline(always)]
+    unsafe fn or(a: I, b: I) -> I {
+        lanes(|n| a[n] | b[n])
+    }
+    #[inline(always)]
+    unsafe fn shl(a: I, bits: i32) -> I {
+        a.map(|a| a << bits)
+    }
+    #[inline(always)]
+    unsafe fn shr(a: I, bits: i32) -> I {
+        a.map(|a| (a.cast_unsigned() >> bits).cast_signed())
+    }
+    #[inline(always)]
+    unsafe fn add(a: I, b: I) -> I {
+        lanes(|n| a[n] + b[n])
+    }
+    #[inline(always)]
+    unsafe fn mul(a: I, b: I) -> I {
+        lanes(|n| a[n] * b[n])
+    }
+    #[inline(always)]
+    unsafe fn dot4<const WIDE: bool>(acc: I, w: I, x: [i8; 4]) -> I {
+        let x = x.map(i32::from);
+        lanes(|n| {
+            let w = w[n].to_le_bytes().map(i32::from);
+            acc[n] + w[0] * x[0] + w[1] * x[1] + w[2] * x[2] + w[3] * x[3]
+        })
+    }
+    #[inline(always)]
+    unsafe fn dot2(acc: I, w: I, x: [i16; 2]) -> I {
+        let x = x.map(i32::from);
+        lanes(|n| acc[n] + i32::from(w[n] as i16) * x[0] + (w[n] >> 16) * x[1])
+    }
+    #[inline(always)]
+    unsafe fn to_f(a: I) -> F {
+        a.map(|a| a as f32)
+    }
+    #[inline(always)]
+    unsafe fn add_f(a: F, b: F) -> F {
+        std::array::from_fn(|n| a[n] + b[n])
+    }
+    #[inline(always)]
+    unsafe fn mul_f(a: F, b: F) -> F {
+        std::array::from_fn(|n| a[n] * b[n])
+    }
+    #[inline(always)]
+    unsafe fn fms(a: F, b: F, c: F) -> F {
+        std::array::from_fn(|n| a[n].mul_add(b[n], -c[n]))
+    }
+}
+
+#[inline(always)]
+fn lanes(f: impl Fn(usize) -> i32) -> I {
+    std::array::from_fn(f)
 }

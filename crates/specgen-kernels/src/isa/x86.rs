@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{IntIsa, Isa};
+use super::Isa;
 
 /// AVX2, FMA and F16C.
 #[derive(Clone, Copy)]
@@ -26,6 +26,7 @@ macro_rules! both {
 
 impl Isa for Avx2 {
     type F = F2;
+    type I = I2;
     const ROWS: usize = 2;
 
     #[inline(always)]
@@ -62,37 +63,9 @@ impl Isa for Avx2 {
     unsafe fn prefetch(at: *const u8) {
         prefetch(at);
     }
-}
-
-impl IntIsa for Avx2 {
-    type I = I2;
-
-    #[inline(always)]
-    unsafe fn columns(from: *const u8, stride: usize) -> [I2; 4] {
-        let mut lines = [[_mm256_setzero_si256(); 2]; 4];
-        for half in 0..2 {
-            let from = from.add(8 * half * stride);
-            let a = two_rows(from, stride, 0);
-            let b = two_rows(from, stride, 1);
-            let c = two_rows(from, stride, 2);
-            let d = two_rows(from, stride, 3);
-            let (ab_lo, ab_hi) = (_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
-            let (cd_lo, cd_hi) = (_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
-            lines[0][half] = _mm256_unpacklo_epi64(ab_lo, cd_lo);
-            lines[1][half] = _mm256_unpackhi_epi64(ab_lo, cd_lo);
-            lines[2][half] = _mm256_unpacklo_epi64(ab_hi, cd_hi);
-            lines[3][half] = _mm256_unpackhi_epi64(ab_hi, cd_hi);
-        }
-        lines
-    }
     #[inline(always)]
     unsafe fn load(from: *const u8) -> I2 {
         [_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(32).cast())]
-    }
-    #[inline(always)]
-    unsafe fn store(to: *mut u8, v: I2) {
-        _mm256_storeu_si256(to.cast(), v[0]);
-        _mm256_storeu_si256(to.add(32).cast(), v[1]);
     }
     #[inline(always)]
     unsafe fn splat(x: i32) -> I2 {
@@ -107,10 +80,6 @@ impl IntIsa for Avx2 {
         both!(|a, b| _mm256_or_si256(a, b))
     }
     #[inline(always)]
-    unsafe fn xor(a: I2, b: I2) -> I2 {
-        both!(|a, b| _mm256_xor_si256(a, b))
-    }
-    #[inline(always)]
     unsafe fn shl(a: I2, bits: i32) -> I2 {
         let bits = _mm256_set1_epi32(bits);
         both!(|a| _mm256_sllv_epi32(a, bits))
@@ -121,17 +90,8 @@ impl IntIsa for Avx2 {
         both!(|a| _mm256_srlv_epi32(a, bits))
     }
     #[inline(always)]
-    unsafe fn sar(a: I2, bits: i32) -> I2 {
-        let bits = _mm256_set1_epi32(bits);
-        both!(|a| _mm256_srav_epi32(a, bits))
-    }
-    #[inline(always)]
     unsafe fn add(a: I2, b: I2) -> I2 {
         both!(|a, b| _mm256_add_epi32(a, b))
-    }
-    #[inline(always)]
-    unsafe fn sub(a: I2, b: I2) -> I2 {
-        both!(|a, b| _mm256_sub_epi32(a, b))
     }
     #[inline(always)]
     unsafe fn mul(a: I2, b: I2) -> I2 {
@@ -164,13 +124,8 @@ impl IntIsa for Avx2 {
         both!(|a| _mm256_cvtepi32_ps(a))
     }
     #[inline(always)]
-    unsafe fn f16_to_f(a: I2) -> F2 {
-        let low = _mm256_set1_epi32(0xffff);
-        both!(|a| {
-            let packed = _mm256_packus_epi32(_mm256_and_si256(a, low), _mm256_setzero_si256());
-            let packed = _mm256_permute4x64_epi64::<0b1000>(packed);
-            _mm256_cvtph_ps(_mm256_castsi256_si128(packed))
-        })
+    unsafe fn add_f(a: F2, b: F2) -> F2 {
+        both!(|a, b| _mm256_add_ps(a, b))
     }
     #[inline(always)]
     unsafe fn mul_f(a: F2, b: F2) -> F2 {
@@ -180,10 +135,32 @@ impl IntIsa for Avx2 {
     unsafe fn fms(a: F2, b: F2, c: F2) -> F2 {
         both!(|a, b, c| _mm256_fmsub_ps(a, b, c))
     }
+    #[inline(always)]
+    unsafe fn load_u8(from: *const u8) -> I2 {
+        [
+            _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.cast())),
+            _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.add(8).cast())),
+        ]
+    }
+    #[inline(always)]
+    unsafe fn load_i8(from: *const u8) -> I2 {
+        [
+            _mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast())),
+            _mm256_cvtepi8_epi32(_mm_loadl_epi64(from.add(8).cast())),
+        ]
+    }
+    #[inline(always)]
+    unsafe fn load_u8_pairs(from: *const u8) -> I2 {
+        [
+            _mm256_cvtepu8_epi16(_mm_loadu_si128(from.cast())),
+            _mm256_cvtepu8_epi16(_mm_loadu_si128(from.add(16).cast())),
+        ]
+    }
 }
 
 impl Isa for Avx512 {
     type F = __m512;
+    type I = __m512i;
     const ROWS: usize = 8;
 
     #[inline(always)]
@@ -219,33 +196,9 @@ impl Isa for Avx512 {
     unsafe fn prefetch(at: *const u8) {
         prefetch(at);
     }
-}
-
-impl IntIsa for Avx512 {
-    type I = __m512i;
-
-    #[inline(always)]
-    unsafe fn columns(from: *const u8, stride: usize) -> [__m512i; 4] {
-        let a = four_rows(from, stride, 0);
-        let b = four_rows(from, stride, 1);
-        let c = four_rows(from, stride, 2);
-        let d = four_rows(from, stride, 3);
-        let (ab_lo, ab_hi) = (_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
-        let (cd_lo, cd_hi) = (_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
-        [
-            _mm512_unpacklo_epi64(ab_lo, cd_lo),
-            _mm512_unpackhi_epi64(ab_lo, cd_lo),
-            _mm512_unpacklo_epi64(ab_hi, cd_hi),
-            _mm512_unpackhi_epi64(ab_hi, cd_hi),
-        ]
-    }
     #[inline(always)]
     unsafe fn load(from: *const u8) -> __m512i {
         _mm512_loadu_si512(from.cast())
-    }
-    #[inline(always)]
-    unsafe fn store(to: *mut u8, v: __m512i) {
-        _mm512_storeu_si512(to.cast(), v);
     }
     #[inline(always)]
     unsafe fn splat(x: i32) -> __m512i {
@@ -260,10 +213,6 @@ impl IntIsa for Avx512 {
         _mm512_or_si512(a, b)
     }
     #[inline(always)]
-    unsafe fn xor(a: __m512i, b: __m512i) -> __m512i {
-        _mm512_xor_si512(a, b)
-    }
-    #[inline(always)]
     unsafe fn shl(a: __m512i, bits: i32) -> __m512i {
         _mm512_sllv_epi32(a, _mm512_set1_epi32(bits))
     }
@@ -272,16 +221,8 @@ impl IntIsa for Avx512 {
         _mm512_srlv_epi32(a, _mm512_set1_epi32(bits))
     }
     #[inline(always)]
-    unsafe fn sar(a: __m512i, bits: i32) -> __m512i {
-        _mm512_srav_epi32(a, _mm512_set1_epi32(bits))
-    }
-    #[inline(always)]
     unsafe fn add(a: __m512i, b: __m512i) -> __m512i {
         _mm512_add_epi32(a, b)
-    }
-    #[inline(always)]
-    unsafe fn sub(a: __m512i, b: __m512i) -> __m512i {
-        _mm512_sub_epi32(a, b)
     }
     #[inline(always)]
     unsafe fn mul(a: __m512i, b: __m512i) -> __m512i {
@@ -300,8 +241,8 @@ impl IntIsa for Avx512 {
         _mm512_cvtepi32_ps(a)
     }
     #[inline(always)]
-    unsafe fn f16_to_f(a: __m512i) -> __m512 {
-        _mm512_cvtph_ps(_mm512_cvtepi32_epi16(a))
+    unsafe fn add_f(a: __m512, b: __m512) -> __m512 {
+        _mm512_add_ps(a, b)
     }
     #[inline(always)]
     unsafe fn mul_f(a: __m512, b: __m512) -> __m512 {
@@ -311,20 +252,18 @@ impl IntIsa for Avx512 {
     unsafe fn fms(a: __m512, b: __m512, c: __m512) -> __m512 {
         _mm512_fmsub_ps(a, b, c)
     }
-}
-
-/// 16 bytes of rows `n` and `n + 4`.
-#[inline(always)]
-unsafe fn two_rows(from: *const u8, stride: usize, n: usize) -> __m256i {
-    let low = _mm256_castsi128_si256(_mm_loadu_si128(from.add(n * stride).cast()));
-    _mm256_inserti128_si256::<1>(low, _mm_loadu_si128(from.add((n + 4) * stride).cast()))
-}
-
-/// 16 bytes of rows `n`, `n + 4`, `n + 8` and `n + 12`.
-#[inline(always)]
-unsafe fn four_rows(from: *const u8, stride: usize, n: usize) -> __m512i {
-    let low = _mm512_castsi256_si512(two_rows(from, stride, n));
-    _mm512_inserti64x4::<1>(low, two_rows(from, stride, n + 8))
+    #[inline(always)]
+    unsafe fn load_u8(from: *const u8) -> __m512i {
+        _mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast()))
+    }
+    #[inline(always)]
+    unsafe fn load_i8(from: *const u8) -> __m512i {
+        _mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast()))
+    }
+    #[inline(always)]
+    unsafe fn load_u8_pairs(from: *const u8) -> __m512i {
+        _mm512_cvtepu8_epi16(_mm256_loadu_si256(from.cast()))
+    }
 }
 
 /// Lanes `i` and `i + 4` are added, then `i + 2`, then `i + 1`.

@@ -1,6 +1,6 @@
 //! `Backend`: the operations the decoder is written in, so that it is written once for every device.
 
-use std::ops::Range;
+use std::{ops::Range, time::Duration};
 
 use specgen_kernels::AttentionShape;
 
@@ -32,6 +32,15 @@ pub(crate) trait Backend: Send + Sync + 'static {
     fn new_kv(&self, kv_dim: usize) -> Self::LayerKv;
     /// Bytes of one element of a stored key or value.
     fn kv_element_bytes(&self) -> u64;
+
+    /// Bytes a pass reads of a weight.
+    fn linear_bytes(&self, weight: &Self::Linear) -> u64;
+    /// Reads them and does nothing with them.
+    fn read_linear(&self, _weight: &Self::Linear) {}
+    /// Time spent since the last call, by kind of operation, where there are clocks.
+    fn op_times(&self) -> Vec<(&'static str, Duration)> {
+        Vec::new()
+    }
 
     fn angles(&self, angles: &Angles) -> Result<Self::Angles>;
     fn plan(&self, spans: &[Span<'_>], window: Option<usize>) -> Result<Self::Plan>;

@@ -80,6 +80,8 @@ fn ggml_dtype(tensor: &weights::Tensor) -> Result<Option<GgmlDType>> {
 pub(crate) struct Linear {
     runs: Vec<Run>,
     bias: Option<Tensor>,
+    /// As stored.
+    bytes: u64,
 }
 
 enum Run {
@@ -158,7 +160,12 @@ impl Backend for Candle {
             }
         }
         let bias = bias.map(|bias| Tensor::new(bias, &self.device)).transpose()?;
-        Ok(Linear { runs, bias })
+        let bytes = parts.iter().map(|part| part.bytes().len() as u64).sum();
+        Ok(Linear { runs, bias, bytes })
+    }
+
+    fn linear_bytes(&self, weight: &Linear) -> u64 {
+        weight.bytes
     }
 
     fn load_table(&self, table: &weights::Tensor) -> Result<weights::Tensor> {

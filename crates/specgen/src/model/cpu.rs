@@ -1,9 +1,15 @@
-//! The CPU backend: our own kernels over plain slices. Weights stay where the file mapping has them.
+//! The CPU backend: our own kernels over plain slices. Quantised weights are repacked; dense ones stay where the file
+//! mapping has them.
 
-use std::{ops::Range, sync::Arc};
+use std::{
+    ops::Range,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use specgen_kernels as kernels;
-use specgen_kernels::{Activations, AttentionShape, MatrixRef, RowKeys, Team};
+use specgen_kernels::{
+    Activations, Arena, AttentionShape, KvStore, MatrixRef, Packed, RowKeys, Team, Weights,
+};
 
 use super::{
     backend::{Backend, LayerKv, RopeShape, Span},
@@ -17,30 +23,97 @@ use crate::{
 
 /// Runs on a thread team.
 pub(crate) struct Cpu {
-    pub(crate) team: Arc<Team>,
+    team: Arc<Team>,
+    /// Where the repacked weights are.
+    arena: Arc<Arena>,
+    pool: Arc<Pool>,
+}
+
+impl Cpu {
+    pub(crate) fn new(team: Arc<Team>) -> Self {
+        Self { team, arena: Arena::new(), pool: Arc::default() }
+    }
+
+    /// Rows to be written: what they hold is left over from others.
+    fn rows(&self, rows: usize, cols: usize) -> Rows {
+        Rows { data: self.pool.take(rows * cols), cols, pool: Arc::clone(&self.pool) }
+    }
+
+    /// Rows like `x`'s, computed from them some at a time by all threads: `f(x, out)`.
+    fn map(&self, x: &Rows, cols: usize, f: impl Fn(&[f32], &mut [f32]) + Sync) -> Rows {
+        let mut out = self.rows(x.rows(), cols);
+        self.team.share_rows(cols, &mut out.data, |rows, out| {
+            f(&x.data[rows.start * x.cols..rows.end * x.cols], out);
+        });
+        out
+    }
+}
+
+/// Buffers between two uses: a decoding loop allocates nothing.
+#[derive(Default)]
+struct Pool(Mutex<Vec<Vec<f32>>>);
+
+impl Pool {
+    fn take(&self, len: usize) -> Vec<f32> {
+        let mut spare = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // The smallest that is large enough, else the largest, which grows.
+        let fit = |buffer: &Vec<f32>| match buffer.capacity() {
+            capacity if capacity >= len => (0, capacity),
+            capacity => (1, usize::MAX - capacity),
+        };
+        let best = (0..spare.len()).min_by_key(|&i| fit(&spare[i]));
+        let mut buffer = best.map(|i| spare.swap_remove(i)).unwrap_or_default();
+        buffer.resize(len, 0.0);
+        buffer
+    }
 }
 
 /// Activations `[rows, cols]`, row-major.
 pub(crate) struct Rows {
     data: Vec<f32>,
     cols: usize,
+    pool: Arc<Pool>,
 }
 
 impl Rows {
-    fn zeros(rows: usize, cols: usize) -> Self {
-        Self { data: vec![0.0; rows * cols], cols }
-    }
-
     fn rows(&self) -> usize {
         self.data.len() / self.cols
     }
 }
 
+impl Drop for Rows {
+    fn drop(&mut self) {
+        let buffer = std::mem::take(&mut self.data);
+        self.pool.0.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
+    }
+}
+
 /// Stacked weights that share their input.
 pub(crate) struct Linear {
-    parts: Vec<weights::Tensor>,
+    parts: Vec<Part>,
     bias: Option<Vec<f32>>,
     out: usize,
+}
+
+enum Part {
+    Dense(weights::Tensor),
+    Packed(Packed),
+}
+
+impl Part {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Dense(tensor) => tensor.bytes().len(),
+            Self::Packed(packed) => packed.bytes(),
+        }
+    }
+
+    fn weights(&self) -> Result<Weights<'_>> {
+        Ok(match self {
+            Self::Dense(tensor) => Weights::Dense(matrix(tensor)?),
+            Self::Packed(packed) => Weights::Packed(packed),
+        })
+    }
 }
 
 /// A tensor's bytes as the kernels take them.
@@ -55,35 +128,14 @@ fn matrix(tensor: &weights::Tensor) -> Result<MatrixRef<'_>> {
     })
 }
 
-/// Keys and values `[slots, kv_dim]` of one layer.
-pub(crate) struct Kv {
-    k: Vec<f32>,
-    v: Vec<f32>,
-    kv_dim: usize,
-}
-
-impl Kv {
-    /// Makes room for `slots`, in large steps so that growth stays rare.
-    fn reserve(&mut self, slots: usize) {
-        const STEP: usize = 256;
-        let wanted = slots.next_multiple_of(STEP) * self.kv_dim;
-        if self.k.len() < slots * self.kv_dim {
-            self.k.resize(wanted, 0.0);
-            self.v.resize(wanted, 0.0);
-        }
-    }
-}
-
-impl LayerKv for Kv {
+impl LayerKv for KvStore {
     fn copy_slot(&mut self, from: usize, to: usize) -> Result<()> {
-        let from = from * self.kv_dim..(from + 1) * self.kv_dim;
-        self.k.copy_within(from.clone(), to * self.kv_dim);
-        self.v.copy_within(from, to * self.kv_dim);
+        KvStore::copy_slot(self, from, to);
         Ok(())
     }
 
     fn bytes(&self) -> u64 {
-        ((self.k.len() + self.v.len()) * size_of::<f32>()) as u64
+        KvStore::bytes(self) as u64
     }
 }
 
@@ -101,16 +153,23 @@ impl Backend for Cpu {
     type Linear = Linear;
     type Table = weights::Tensor;
     type Norm = Vec<f32>;
-    type LayerKv = Kv;
+    type LayerKv = KvStore;
     type Angles = Angles;
     type Plan = Plan;
 
     fn load_linear(&self, parts: &[weights::Tensor], bias: Option<Vec<f32>>) -> Result<Linear> {
-        for part in parts {
-            matrix(part)?;
-        }
+        let pack = |tensor: &weights::Tensor| {
+            let matrix = matrix(tensor)?;
+            if matrix.format().block_len() == 1 {
+                return Ok(Part::Dense(tensor.clone()));
+            }
+            let packed = Packed::new(&self.arena, &self.team, &matrix)
+                .map_err(|error| Error::Unsupported(format!("no memory for `{}`: {error}", tensor.name())))?;
+            tensor.release();
+            Ok(Part::Packed(packed))
+        };
         let out = parts.iter().map(weights::Tensor::rows).sum();
-        Ok(Linear { parts: parts.to_vec(), bias, out })
+        Ok(Linear { parts: parts.iter().map(pack).collect::<Result<_>>()?, bias, out })
     }
 
     fn load_table(&self, table: &weights::Tensor) -> Result<weights::Tensor> {
@@ -122,12 +181,25 @@ impl Backend for Cpu {
         Ok(weight)
     }
 
-    fn new_kv(&self, kv_dim: usize) -> Kv {
-        Kv { k: Vec::new(), v: Vec::new(), kv_dim }
+    fn new_kv(&self, kv_dim: usize) -> KvStore {
+        KvStore::new(kv_dim)
     }
 
     fn kv_element_bytes(&self) -> u64 {
         size_of::<f32>() as u64
+    }
+
+    fn linear_bytes(&self, weight: &Linear) -> u64 {
+        weight.parts.iter().map(|part| part.bytes() as u64).sum()
+    }
+
+    fn read_linear(&self, weight: &Linear) {
+        for part in &weight.parts {
+            match part {
+                Part::Dense(tensor) => kernels::read(&self.team, tensor.bytes()),
+                Part::Packed(packed) => packed.read(&self.team),
+            }
+        }
     }
 
     fn angles(&self, angles: &Angles) -> Result<Angles> {
@@ -144,7 +216,7 @@ impl Backend for Cpu {
     }
 
     fn embed(&self, table: &weights::Tensor, tokens: &[u32]) -> Result<Rows> {
-        let mut x = Rows::zeros(tokens.len(), table.cols());
+        let mut x = self.rows(tokens.len(), table.cols());
         let row_bytes = table.bytes().len() / table.rows();
         for (&id, row) in tokens.iter().zip(x.data.chunks_exact_mut(table.cols())) {
             kernels::dequantize(table.format(), &table.bytes()[id as usize * row_bytes..][..row_bytes], row);
@@ -153,8 +225,8 @@ impl Backend for Cpu {
     }
 
     fn linear(&self, weight: &Linear, x: &Rows) -> Result<Rows> {
-        let mut out = Rows::zeros(x.rows(), weight.out);
-        let parts = weight.parts.iter().map(matrix).collect::<Result<Vec<_>>>()?;
+        let mut out = self.rows(x.rows(), weight.out);
+        let parts = weight.parts.iter().map(Part::weights).collect::<Result<Vec<_>>>()?;
         let mut activations = Activations::new(&x.data, x.rows(), x.cols);
         kernels::matmul(&self.team, &parts, &mut activations, &mut out.data);
         if let Some(bias) = &weight.bias {
@@ -164,30 +236,32 @@ impl Backend for Cpu {
     }
 
     fn norm(&self, x: &Rows, weight: &Vec<f32>, eps: f32) -> Result<Rows> {
-        let mut out = Rows { data: vec![0.0; x.data.len()], cols: x.cols };
-        kernels::rms_norm(&x.data, weight, eps, &mut out.data);
-        Ok(out)
+        Ok(self.map(x, x.cols, |x, out| kernels::rms_norm(x, weight, eps, out)))
     }
 
     fn rotate(&self, mut x: Rows, angles: &Angles, rope: RopeShape) -> Result<Rows> {
-        let heads = x.cols / rope.head_dim;
+        let (heads, half) = (x.cols / rope.head_dim, angles.cos.len() / x.rows());
         let turn = if rope.interleaved { kernels::rope_interleaved } else { kernels::rope_neox };
-        turn(&mut x.data, heads, rope.head_dim, &angles.cos, &angles.sin);
+        self.team.share_rows(x.cols, &mut x.data, |rows, x| {
+            let rows = rows.start * half..rows.end * half;
+            turn(x, heads, rope.head_dim, &angles.cos[rows.clone()], &angles.sin[rows]);
+        });
         Ok(x)
     }
 
     fn gate(&self, gate_up: &Rows, activation: Activation) -> Result<Rows> {
         let n = gate_up.cols / 2;
-        let mut out = Rows::zeros(gate_up.rows(), n);
-        match activation {
-            Activation::Silu => kernels::silu_mul(&gate_up.data, n, &mut out.data),
-            Activation::GeluTanh => kernels::gelu_tanh_mul(&gate_up.data, n, &mut out.data),
-        }
-        Ok(out)
+        let gate = match activation {
+            Activation::Silu => kernels::silu_mul,
+            Activation::GeluTanh => kernels::gelu_tanh_mul,
+        };
+        Ok(self.map(gate_up, n, |gate_up, out| gate(gate_up, n, out)))
     }
 
     fn add(&self, mut x: Rows, y: &Rows) -> Result<Rows> {
-        kernels::add_assign(&mut x.data, &y.data);
+        self.team.share_rows(x.cols, &mut x.data, |rows, x| {
+            kernels::add_assign(x, &y.data[rows.start * y.cols..rows.end * y.cols]);
+        });
         Ok(x)
     }
 
@@ -202,17 +276,17 @@ impl Backend for Cpu {
     }
 
     fn columns(&self, x: &Rows, columns: Range<usize>) -> Result<Rows> {
-        let mut out = Rows { data: Vec::with_capacity(x.rows() * columns.len()), cols: columns.len() };
-        for row in x.data.chunks_exact(x.cols) {
-            out.data.extend_from_slice(&row[columns.clone()]);
+        let mut out = self.rows(x.rows(), columns.len());
+        for (x, out) in x.data.chunks_exact(x.cols).zip(out.data.chunks_exact_mut(columns.len())) {
+            out.copy_from_slice(&x[columns.clone()]);
         }
         Ok(out)
     }
 
     fn select_rows(&self, x: &Rows, rows: &[usize]) -> Result<Rows> {
-        let mut out = Rows { data: Vec::with_capacity(rows.len() * x.cols), cols: x.cols };
-        for &row in rows {
-            out.data.extend_from_slice(&x.data[row * x.cols..][..x.cols]);
+        let mut out = self.rows(rows.len(), x.cols);
+        for (&row, out) in rows.iter().zip(out.data.chunks_exact_mut(x.cols)) {
+            out.copy_from_slice(&x.data[row * x.cols..][..x.cols]);
         }
         Ok(out)
     }
@@ -221,21 +295,17 @@ impl Backend for Cpu {
         &self,
         shape: &AttentionShape,
         [q, k, v]: [&Rows; 3],
-        caches: &mut [&mut Kv],
+        caches: &mut [&mut KvStore],
         plan: &Plan,
     ) -> Result<Rows> {
-        let mut out = Rows::zeros(q.rows(), q.cols);
+        let mut out = self.rows(q.rows(), q.cols);
         for (span, kv) in plan.0.iter().zip(caches) {
             let elements = |cols: usize| span.rows.start * cols..span.rows.end * cols;
-            let dim = kv.kv_dim;
-            let slots = span.base + span.rows.len();
-            kv.reserve(slots);
-            kv.k[span.base * dim..slots * dim].copy_from_slice(&k.data[elements(dim)]);
-            kv.v[span.base * dim..slots * dim].copy_from_slice(&v.data[elements(dim)]);
+            kv.write(span.base, &k.data[elements(k.cols)], &v.data[elements(v.cols)]);
             let rows: Vec<_> =
                 span.visible.iter().map(|(prefix, tail)| RowKeys { prefix: prefix.clone(), tail }).collect();
             let (q, out) = (&q.data[elements(q.cols)], &mut out.data[elements(q.cols)]);
-            kernels::attention(&self.team, shape, q, &kv.k, &kv.v, &rows, out);
+            kernels::attention(&self.team, shape, q, kv, &rows, out);
         }
         Ok(out)
     }

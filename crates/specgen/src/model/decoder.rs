@@ -1,6 +1,8 @@
 //! `Decoder`: the one transformer of all architectures and devices. What is special per architecture is data
 //! (`ArchConfig`), what is special per device is a `Backend`.
 
+use std::time::Duration;
+
 use specgen_kernels::AttentionShape;
 
 use super::{
@@ -132,9 +134,25 @@ impl<B: Backend> Model for Decoder<B> {
     fn info(&self) -> &ModelInfo {
         &self.info
     }
+
+    fn read_weights(&self) {
+        self.linears().for_each(|linear| self.backend.read_linear(linear));
+    }
+
+    fn op_times(&self) -> Vec<(&'static str, Duration)> {
+        self.backend.op_times()
+    }
 }
 
 impl<B: Backend> Decoder<B> {
+    /// All matrices of a pass.
+    pub(crate) fn linears(&self) -> impl Iterator<Item = &B::Linear> {
+        self.layers
+            .iter()
+            .flat_map(|layer| [&layer.qkv_proj, &layer.o_proj, &layer.gate_up_proj, &layer.down_proj])
+            .chain([&self.lm_head])
+    }
+
     fn pass(&self, spans: &[Span<'_>]) -> Result<Pass<B>> {
         let positions: Vec<usize> =
             spans.iter().flat_map(|span| (0..span.rows.len()).map(|row| span.position(row))).collect();

@@ -10,6 +10,7 @@ use super::{
     cpu::Cpu,
     decoder::{Decoder, Layer},
     rope::Rope,
+    timed::Timed,
 };
 use crate::{
     device::{Device, DeviceKind},
@@ -52,13 +53,33 @@ pub fn load(weights: &Weights, config: ArchConfig, options: &LoadOptions) -> Res
     check_context(context_len, &config)?;
     Ok(match &options.device.kind {
         DeviceKind::Cpu(team) => Arc::new(
-            Loader::new(weights, config, Cpu { team: team.clone() }).decoder(context_len, &options.device)?,
+            Loader::new(weights, config, Cpu::new(team.clone())).decoder(context_len, &options.device)?,
         ),
         DeviceKind::Candle(device) => Arc::new(
             Loader::new(weights, config, Candle::new(device.clone()))
                 .decoder(context_len, &options.device)?,
         ),
     })
+}
+
+/// [`load`] onto the CPU, with a clock for each kind of operation: see [`Model::op_times`].
+///
+/// # Errors
+/// As [`load`]; [`Error::Unsupported`] for other devices, which work on after a call returns.
+pub fn load_with_clocks(
+    weights: &Weights,
+    config: ArchConfig,
+    options: &LoadOptions,
+) -> Result<Arc<dyn Model>> {
+    let context_len = options.context_len.unwrap_or(config.context_len);
+    check_context(context_len, &config)?;
+    let DeviceKind::Cpu(team) = &options.device.kind else {
+        let message =
+            format!("operations are timed one by one on the CPU only, not on {}", options.device.spec());
+        return Err(Error::Unsupported(message));
+    };
+    let backend = Timed::new(Cpu::new(team.clone()));
+    Ok(Arc::new(Loader::new(weights, config, backend).decoder(context_len, &options.device)?))
 }
 
 /// Refuses a context the model was not trained on.
@@ -102,10 +123,11 @@ impl<'a, B: Backend> Loader<'a, B> {
             num_layers: layers.len(),
             hidden_size: hidden,
             weight_bytes: self.weights.total_bytes(),
+            pass_bytes: 0, // known once all are loaded
             kv_bytes_per_token: kv_bytes_per_token(&self.config, self.backend.kv_element_bytes()),
             device: device.spec().to_string(),
         };
-        Ok(Decoder {
+        let mut decoder = Decoder {
             ropes: self.config.ropes.iter().map(Rope::new).collect(),
             embed_tokens: self.backend.load_table(&table)?,
             norm: self.norm(&self.names.norm(), hidden)?,
@@ -114,7 +136,9 @@ impl<'a, B: Backend> Loader<'a, B> {
             info,
             config: self.config,
             backend: self.backend,
-        })
+        };
+        decoder.info.pass_bytes = decoder.linears().map(|linear| decoder.backend.linear_bytes(linear)).sum();
+        Ok(decoder)
     }
 
     fn layer(&self, i: usize) -> Result<Layer<B>> {

@@ -8,12 +8,15 @@ mod cpu;
 mod decoder;
 mod load;
 mod rope;
+mod timed;
 mod toy;
 
 pub use batch::{Batch, Output, Rows, Slice, Tree};
 pub(crate) use load::check_context;
-pub use load::{LoadOptions, load, read_config};
+pub use load::{LoadOptions, load, load_with_clocks, read_config};
 pub use toy::ToyModel;
+
+use std::time::Duration;
 
 use crate::{cache::KvCache, error::Result};
 
@@ -33,6 +36,14 @@ pub trait Model: Send + Sync {
 
     /// What a caller needs to know of it.
     fn info(&self) -> &ModelInfo;
+
+    /// Reads the weights a pass reads, and does nothing with them: what the time of a pass is measured against.
+    fn read_weights(&self) {}
+
+    /// The time spent since the last call by kind of operation, where the model was loaded with clocks.
+    fn op_times(&self) -> Vec<(&'static str, Duration)> {
+        Vec::new()
+    }
 }
 
 /// The facts of a model that its users plan with.
@@ -50,6 +61,8 @@ pub struct ModelInfo {
     pub hidden_size: usize,
     /// Bytes of all weights as stored.
     pub weight_bytes: u64,
+    /// Bytes of weights a pass reads: those of all matrices, in the form they have in memory.
+    pub pass_bytes: u64,
     /// Bytes of keys and values one token takes.
     pub kv_bytes_per_token: u64,
     /// Where it runs, in words.

@@ -26,6 +26,7 @@ impl ToyModel {
             num_layers: 0,
             hidden_size: 0,
             weight_bytes: 0,
+            pass_bytes: 0,
             kv_bytes_per_token: 0,
             device: "cpu".into(),
         };

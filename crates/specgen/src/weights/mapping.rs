@@ -1,9 +1,12 @@
 //! A weight file in memory: mapped, or owned where the bytes came from elsewhere.
 
 use std::fs::File;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
+#[cfg(unix)]
+use memmap2::UncheckedAdvice;
 
 use crate::{Error, Result};
 
@@ -49,6 +52,21 @@ impl Mapping {
     /// The file's path, or the name it was given.
     pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Lets go of the pages wholly inside `range`, where they come from a file; reading brings them back.
+    #[cfg_attr(not(unix), allow(unused_variables))]
+    pub(super) fn release(&self, range: Range<usize>) {
+        const PAGE: usize = 1 << 14; // a multiple of every usual page size
+        #[cfg(unix)]
+        if let Data::Mapped(map) = &self.data {
+            let (start, end) = (range.start.next_multiple_of(PAGE), range.end / PAGE * PAGE);
+            if start < end {
+                #[allow(unsafe_code, reason = "the mapping's own")]
+                // SAFETY: the pages are a file's, never written by us: the same bytes come back when they are read.
+                let _ = unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, start, end - start) };
+            }
+        }
     }
 
     /// All bytes of the file.

@@ -124,6 +124,11 @@ impl Tensor {
         &self.file.bytes()[self.range.clone()]
     }
 
+    /// Says that its bytes were copied: the memory their pages take may go to others. They can still be read.
+    pub(crate) fn release(&self) {
+        self.file.release(self.range.clone());
+    }
+
     /// Elements in all.
     pub fn num_elements(&self) -> usize {
         self.shape.iter().product()

@@ -1,0 +1,151 @@
+//! `specgen bench`: what passes of several rows cost, beside a pass of one and a plain read of the weights.
+
+use std::{fmt::Write as _, process::ExitCode, time::Duration};
+
+use anyhow::Result;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use specgen::{
+    OpenModel,
+    bench::{PassTime, pass_times, read_time},
+    device::{Device, DeviceSpec},
+    model::{LoadOptions, load_with_clocks},
+};
+
+use crate::{
+    args::BenchArgs,
+    output::{note, print, print_json},
+    progress,
+};
+
+pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
+    let store = args.files.store()?;
+    let progress = progress::reporter(false);
+    for name in &args.targets {
+        let open = OpenModel::open(&store.resolve(name, &*progress)?, &args.files.overrides())?;
+        let report = Report::measure(&open, args)?;
+        if args.json {
+            print_json(&report.json())?;
+        } else {
+            print(&report.text())?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+struct Report {
+    model: String,
+    threads: usize,
+    bytes_per_pass: u64,
+    read: Duration,
+    passes: Vec<PassTime>,
+}
+
+impl Report {
+    fn measure(open: &OpenModel, args: &BenchArgs) -> Result<Self> {
+        let device = Device::open(DeviceSpec::Cpu, args.threads)?;
+        note(format_args!("{}: loading", open.name));
+        let options = LoadOptions { device: device.clone(), context_len: None };
+        let model = load_with_clocks(&open.weights, open.config.clone(), &options)?;
+        let rows: Vec<usize> = args.rows.iter().map(|&rows| rows as usize).collect();
+        let reps = args.reps as usize;
+        let tick = |rows| note(format_args!("{}: passes of {rows} rows", open.name));
+        let passes = pass_times(&*model, &rows, reps, tick)?;
+        let read = read_time(&*model, reps);
+        Ok(Self {
+            model: open.name.clone(),
+            threads: device.threads(),
+            bytes_per_pass: model.info().pass_bytes,
+            read,
+            passes,
+        })
+    }
+
+    /// GB/s at which a pass of `time` reads the weights.
+    fn rate(&self, time: Duration) -> f64 {
+        self.bytes_per_pass as f64 / time.as_secs_f64() * 1e-9
+    }
+
+    fn one_row(&self) -> Option<Duration> {
+        self.passes.iter().find(|pass| pass.rows == 1).map(|pass| pass.median)
+    }
+
+    fn text(&self) -> String {
+        let mut text = format!(
+            "{}: {:.1} MB of weights a pass, {} threads, {}; a plain read takes {:.2} ms, {:.1} GB/s\n",
+            self.model,
+            self.bytes_per_pass as f64 * 1e-6,
+            self.threads,
+            specgen::device::cpu_isa(),
+            millis(self.read),
+            self.rate(self.read)
+        );
+        text.push_str(
+            "   m  median ms    best ms      tok/s  T(m)/T(1)    GB/s  of read  matmul  attention  rest\n",
+        );
+        for pass in &self.passes {
+            let over_one = self.one_row().map_or("-".into(), |one| format!("{:.2}", ratio(pass.median, one)));
+            let ops: Duration = pass.ops.iter().map(|(_, time)| *time).sum();
+            let share = |name: &str| {
+                let time =
+                    pass.ops.iter().find(|(op, _)| *op == name).map_or(Duration::ZERO, |(_, time)| *time);
+                100.0 * ratio(time, pass.median)
+            };
+            let (matmul, attention) = (share("matmul"), share("attention"));
+            let rest = 100.0 * ratio(ops, pass.median) - matmul - attention;
+            writeln!(
+                text,
+                "{:4} {:10.2} {:10.2} {:10.1} {over_one:>10} {:7.1} {:6.0} % {matmul:5.0} % {attention:8.0} % {rest:3.0} %",
+                pass.rows,
+                millis(pass.median),
+                millis(pass.best),
+                pass.rows as f64 / pass.median.as_secs_f64(),
+                self.rate(pass.median),
+                100.0 * ratio(self.read, pass.median),
+            )
+            .expect("a string takes everything");
+        }
+        text
+    }
+
+    fn json(&self) -> impl Serialize {
+        let by_rows = |value: &dyn Fn(&PassTime) -> Value| -> Map<String, Value> {
+            self.passes.iter().map(|pass| (pass.rows.to_string(), value(pass))).collect()
+        };
+        let ops = |pass: &PassTime| {
+            pass.ops
+                .iter()
+                .map(|(op, time)| ((*op).to_owned(), rounded(millis(*time))))
+                .collect::<Map<_, _>>()
+        };
+        let mut object = json!({
+            "engine": "specgen",
+            "model": self.model,
+            "isa": specgen::device::cpu_isa(),
+            "threads": self.threads,
+            "bytes_per_pass": self.bytes_per_pass,
+            "read_ms": rounded(millis(self.read)),
+            "bandwidth_gb_s": rounded(self.rate(self.read)),
+            "rows": by_rows(&|pass| rounded(millis(pass.median))),
+            "best": by_rows(&|pass| rounded(millis(pass.best))),
+            "ops": by_rows(&|pass| ops(pass).into()),
+        });
+        if let Some(one) = self.one_row() {
+            object["ratio"] = by_rows(&|pass| rounded(ratio(pass.median, one))).into();
+        }
+        object
+    }
+}
+
+fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+fn ratio(a: Duration, b: Duration) -> f64 {
+    a.as_secs_f64() / b.as_secs_f64()
+}
+
+/// To a thousandth: beyond is noise.
+fn rounded(x: f64) -> Value {
+    json!((x * 1e3).round() / 1e3)
+}

@@ -1,0 +1,431 @@
+//! Packed tiles of the 256-element formats times many activation rows, on Intel's matrix unit (AMX).
+//!
+//! The unit multiplies bytes and sums 64 products into i32. A block's sub-block scales are folded into its weights, split
+//! over two byte matrices, so that one integer sum runs through the whole block: `I = factor * H + L`. Integers are exact,
+//! and the f32 chain is that of `definition.rs`: the same bits as every other path.
+#![allow(unsafe_code)]
+#![allow(unsafe_op_in_unsafe_fn, reason = "the contract of each function covers its body")]
+
+use std::arch::asm;
+use std::arch::x86_64::*;
+use std::ops::Range;
+use std::sync::OnceLock;
+
+use crate::Format;
+use crate::isa::{Avx512, Isa};
+use crate::layout::{LINE, Layout, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, TILE, lines};
+use crate::tile::{AHEAD, Block, Job, Rows, min_pair, prefetch, scale};
+
+/// Activation rows of a matrix register.
+const ROWS: usize = 16;
+/// Groups of rows that share an unpacked block; so many that their integers stay in the second-level cache.
+const GROUPS: usize = 8;
+/// Bytes from one activation row to the next.
+const X_STRIDE: usize = 256;
+/// Fewer rows than this are done faster without it.
+const WORTH: usize = 8;
+
+/// Whether `m` rows of weights in `format` are better done here.
+pub(crate) fn is_worth(format: Format, m: usize) -> bool {
+    m >= WORTH && format.block_len() == 256
+}
+
+/// Whether this CPU has the unit, the system lets this process use it, and it computes what it should.
+pub(crate) fn is_available() -> bool {
+    static AVAILABLE: OnceLock<bool> = OnceLock::new();
+    *AVAILABLE.get_or_init(|| {
+        let bits = __cpuid_count(7, 0).edx;
+        let has = |bit: u32| bits >> bit & 1 == 1;
+        // AMX-TILE and AMX-INT8.
+        __get_cpuid_max(0).0 >= 7 && has(24) && has(25) && permitted() && {
+            // SAFETY: the CPU has the unit, and the system lets us use it.
+            unsafe { works() }
+        }
+    })
+}
+
+/// Asks the system for the unit's large register state, for this process.
+fn permitted() -> bool {
+    #[cfg(target_os = "linux")]
+    {
+        const ARCH_PRCTL: i64 = 158;
+        const REQUEST_PERMISSION: i64 = 0x1023;
+        const TILE_DATA: i64 = 18;
+        let result: i64;
+        // SAFETY: a system call that reads and writes no memory of ours.
+        unsafe {
+            asm!("syscall", inlateout("rax") ARCH_PRCTL => result, in("rdi") REQUEST_PERMISSION,
+                in("rsi") TILE_DATA, lateout("rcx") _, lateout("r11") _, options(nostack));
+        }
+        result == 0
+    }
+    #[cfg(not(target_os = "linux"))]
+    false
+}
+
+/// Multiplies a pair of small matrices and looks at the result.
+///
+/// # Safety
+/// The unit is there and permitted.
+unsafe fn works() -> bool {
+    let a: [[i8; LINE]; ROWS] = std::array::from_fn(|r| std::array::from_fn(|k| (r * 5 + k * 3) as i8));
+    let b: [[u8; LINE]; TILE] = std::array::from_fn(|l| std::array::from_fn(|i| (l * 7 + i * 11) as u8));
+    let mut c = [[0i32; TILE]; ROWS];
+    Config::new(ROWS).load();
+    asm!(
+        "tilezero tmm0", "tileloadd tmm4, [{a} + {stride}]", "tileloadd tmm6, [{b} + {stride}]",
+        "tdpbsud tmm0, tmm4, tmm6", "tilestored [{c} + {stride}], tmm0", "tilerelease",
+        a = in(reg) a.as_ptr(), b = in(reg) b.as_ptr(), c = in(reg) c.as_mut_ptr(), stride = in(reg) LINE,
+        options(nostack),
+    );
+    (0..ROWS).all(|r| {
+        (0..TILE).all(|n| {
+            let product = |k: usize| i32::from(a[r][k]) * i32::from(b[k / 4][4 * n + k % 4]);
+            c[r][n] == (0..LINE).map(product).sum::<i32>()
+        })
+    })
+}
+
+/// The unit's configuration: 0 to 3 sums, 4 and 5 activations, 6 and 7 weights.
+#[repr(C, align(64))]
+struct Config {
+    palette: u8,
+    start_row: u8,
+    reserved: [u8; 14],
+    row_bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+impl Config {
+    /// For `rows` activation rows.
+    fn new(rows: usize) -> Self {
+        let mut config =
+            Self { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
+        config.row_bytes[..8].fill(LINE as u16);
+        config.rows[..6].fill(rows as u8);
+        config.rows[6..8].fill(16);
+        config
+    }
+
+    /// Makes it this thread's, until `tilerelease`.
+    unsafe fn load(&self) {
+        asm!("ldtilecfg [{}]", in(reg) self, options(nostack, readonly));
+    }
+}
+
+/// One block of weights, scales folded in: four matrices of 64 elements, high parts and low ones.
+#[repr(C, align(64))]
+struct Folded {
+    high: [[[u8; LINE]; 16]; 4],
+    low: [[[u8; LINE]; 16]; 4],
+}
+
+/// How scales are folded in.
+trait Fold: Layout {
+    /// `I = (H << SHIFT) + L`.
+    const SHIFT: u32;
+    /// Whether there are high parts at all.
+    const HIGH: bool;
+    /// Whether weights are signed bytes.
+    const SIGNED: bool;
+    /// 16 elements of 16 rows: high parts and low ones of `line`, times `scale` (i32, one a row).
+    unsafe fn fold(line: __m512i, scales: &Scales) -> [__m512i; 2];
+    /// What `fold` wants of the scales.
+    unsafe fn scales(scale: __m512i) -> Scales;
+}
+
+/// Scales as halves, twice a lane: what high parts are multiplied by, and what low ones.
+struct Scales([__m512i; 2]);
+
+/// Both halves of each lane become its low one.
+#[inline(always)]
+unsafe fn twice(v: __m512i) -> __m512i {
+    _mm512_or_si512(_mm512_and_si512(v, _mm512_set1_epi32(0xffff)), _mm512_slli_epi32::<16>(v))
+}
+
+/// Unsigned scales of 6 bits: high and low half of the scale, times up to 31, both fit a byte. Bytes are multiplied in
+/// pairs as halves: no product reaches into its neighbour.
+macro_rules! fold_unsigned {
+    ($layout:ty) => {
+        impl Fold for $layout {
+            const SHIFT: u32 = 3;
+            const HIGH: bool = true;
+            const SIGNED: bool = false;
+            #[inline(always)]
+            unsafe fn scales(scale: __m512i) -> Scales {
+                Scales([
+                    twice(_mm512_srli_epi32::<3>(scale)),
+                    twice(_mm512_and_si512(scale, _mm512_set1_epi32(7))),
+                ])
+            }
+            #[inline(always)]
+            unsafe fn fold(line: __m512i, Scales([high, low]): &Scales) -> [__m512i; 2] {
+                [_mm512_mullo_epi16(line, *high), _mm512_mullo_epi16(line, *low)]
+            }
+        }
+    };
+}
+fold_unsigned!(Q4_K);
+fold_unsigned!(Q5_K);
+
+/// Scales of 4 bits times up to 3.
+impl Fold for Q2_K {
+    const SHIFT: u32 = 0;
+    const HIGH: bool = false;
+    const SIGNED: bool = false;
+    #[inline(always)]
+    unsafe fn scales(scale: __m512i) -> Scales {
+        Scales([twice(scale); 2])
+    }
+    #[inline(always)]
+    unsafe fn fold(line: __m512i, Scales([_, scale]): &Scales) -> [__m512i; 2] {
+        [_mm512_setzero_si512(), _mm512_mullo_epi16(line, *scale)]
+    }
+}
+
+/// Signed scales of up to 8 bits: products of up to 13 bits, cut after the sixth.
+macro_rules! fold_signed {
+    ($layout:ty) => {
+        impl Fold for $layout {
+            const SHIFT: u32 = 6;
+            const HIGH: bool = true;
+            const SIGNED: bool = true;
+            #[inline(always)]
+            unsafe fn scales(scale: __m512i) -> Scales {
+                let scale = twice(scale);
+                let offset = _mm512_set1_epi16(Self::SHAPE.offset as i16);
+                Scales([scale, _mm512_mullo_epi16(scale, offset)])
+            }
+            #[inline(always)]
+            unsafe fn fold(line: __m512i, Scales([scale, offset]): &Scales) -> [__m512i; 2] {
+                const ODD: u64 = 0xaaaa_aaaa_aaaa_aaaa;
+                let even = _mm512_and_si512(line, _mm512_set1_epi16(0xff));
+                let even = _mm512_sub_epi16(_mm512_mullo_epi16(even, *scale), *offset);
+                let odd = _mm512_sub_epi16(_mm512_mullo_epi16(_mm512_srli_epi16::<8>(line), *scale), *offset);
+                let high =
+                    _mm512_mask_blend_epi8(ODD, _mm512_srli_epi16::<6>(even), _mm512_slli_epi16::<2>(odd));
+                let low = _mm512_mask_blend_epi8(ODD, even, _mm512_slli_epi16::<8>(odd));
+                [high, _mm512_and_si512(low, _mm512_set1_epi8(63))]
+            }
+        }
+    };
+}
+fold_signed!(Q3_K);
+fold_signed!(Q6_K);
+
+/// Multiplies the tiles `tiles`.
+///
+/// # Safety
+/// As `tile::multiply`; and [`is_available`], and [`is_worth`] it.
+pub(crate) unsafe fn multiply(job: &Job<'_>, tiles: Range<usize>) {
+    Config::new(job.m.min(ROWS)).load();
+    match job.weights.format() {
+        Format::Q2_K => run::<Q2_K>(job, tiles),
+        Format::Q3_K => run::<Q3_K>(job, tiles),
+        Format::Q4_K => run::<Q4_K>(job, tiles),
+        Format::Q5_K => run::<Q5_K>(job, tiles),
+        Format::Q6_K => run::<Q6_K>(job, tiles),
+        format => unreachable!("{format:?} is not worth it"),
+    }
+    asm!("tilerelease", options(nostack, nomem));
+}
+
+/// What a product's sums are stored to, `[group][high or low][row][weight row]`.
+#[repr(C, align(64))]
+struct Sums([[[[i32; TILE]; ROWS]; 2]; 2]);
+
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+unsafe fn run<L: Fold>(job: &Job<'_>, tiles: Range<usize>) {
+    let shape = L::SHAPE;
+    let blocks = job.weights.cols() / shape.block_len;
+    let tile_bytes = shape.tile(blocks);
+    let from = job.weights.tiles()[tiles.start * tile_bytes..tiles.end * tile_bytes].as_ptr();
+    // All blocks of all tiles, in the order they lie in; one past the last is asked for, but never read.
+    let at = |tile: usize, b: usize| {
+        let tile = from.wrapping_add((tile - tiles.start) * tile_bytes);
+        Block {
+            head: tile.wrapping_add(b * shape.head()),
+            body: tile.wrapping_add(shape.body_at(blocks) + b * shape.body()),
+            ahead: tile.wrapping_add(AHEAD + b * (shape.head() + shape.body())),
+        }
+    };
+    let mut folded = [const { Folded { high: [[[0; LINE]; 16]; 4], low: [[[0; LINE]; 16]; 4] } }; 2];
+    let mut sums = Sums([[[[0; TILE]; ROWS]; 2]; 2]);
+    let mut rest = Rest { job, acc: [[[0.0; TILE]; ROWS]; GROUPS] };
+    let groups = job.m.div_ceil(ROWS);
+    for first in (0..groups).step_by(GROUPS) {
+        let groups = first..groups.min(first + GROUPS);
+        let [mut now, mut next] = folded.each_mut();
+        (0..4).for_each(|quarter| unpack::<L>(&at(tiles.start, 0), quarter, now));
+        for tile in tiles.clone() {
+            for b in 0..blocks {
+                let coming = if b + 1 < blocks { at(tile, b + 1) } else { at(tile + 1, 0) };
+                let is_last = tile + 1 == tiles.end && b + 1 == blocks;
+                // The next block is unpacked beside the first product: the unit works while the vectors do.
+                let mut beside = (!is_last).then_some(&coming);
+                let step = Step { tile, block: at(tile, b), b, blocks };
+                for group in groups.clone().step_by(2) {
+                    let pair = group..groups.end.min(group + 2);
+                    let x = [pair.start, pair.end - 1].map(|g| Rows::<L>::at(job, b, rest.row(g)));
+                    match pair.len() {
+                        2 => product::<L, 2>(now, [x[0].q, x[1].q], beside.take(), next, &mut sums),
+                        _ => product::<L, 1>(now, [x[0].q], beside.take(), next, &mut sums),
+                    }
+                    for (group, (x, sums)) in pair.zip(x.iter().zip(&sums.0)) {
+                        rest.join::<L>(&step, group, x, sums);
+                    }
+                }
+                std::mem::swap(&mut now, &mut next);
+            }
+        }
+    }
+}
+
+/// Unpacks 64 elements of a block, and asks for a share of what comes later.
+#[inline(always)]
+unsafe fn unpack<L: Fold>(block: &Block, quarter: usize, to: &mut Folded) {
+    let shape = L::SHAPE;
+    for half in 0..2 {
+        let step = 2 * quarter + half;
+        prefetch::<Avx512, L, 1>(block, step, 0);
+        let lines = lines::<Avx512, L>(block.body.add(shape.scales() + step * shape.step()));
+        let per_scale = 64 / shape.subs; // lines
+        for l in (0..8).step_by(per_scale) {
+            let scales = L::scales(scale::<Avx512, L>(block, (8 * step + l) / per_scale));
+            for (i, line) in lines.iter().enumerate().skip(l).take(per_scale) {
+                let [high, low] = L::fold(*line, &scales);
+                if L::HIGH {
+                    _mm512_store_si512(to.high[quarter][8 * half + i].as_mut_ptr().cast(), high);
+                }
+                _mm512_store_si512(to.low[quarter][8 * half + i].as_mut_ptr().cast(), low);
+            }
+        }
+    }
+}
+
+/// Sums of a block for one or two groups of rows; meanwhile `coming` is unpacked to `next`.
+#[inline(always)]
+unsafe fn product<L: Fold, const G: usize>(
+    weights: &Folded,
+    x: [*const i8; G],
+    coming: Option<&Block>,
+    next: &mut Folded,
+    sums: &mut Sums,
+) {
+    asm!("tilezero tmm0", "tilezero tmm1", options(nostack, nomem));
+    if G == 2 {
+        asm!("tilezero tmm2", "tilezero tmm3", options(nostack, nomem));
+    }
+    for quarter in 0..4 {
+        let (high, low) = (&weights.high[quarter], &weights.low[quarter]);
+        asm!("tileloadd tmm4, [{} + {}]", in(reg) x[0].add(64 * quarter), in(reg) X_STRIDE, options(nostack, readonly));
+        asm!("tileloadd tmm7, [{} + {}]", in(reg) low, in(reg) LINE, options(nostack, readonly));
+        dot::<L, 1>();
+        if L::HIGH {
+            asm!("tileloadd tmm6, [{} + {}]", in(reg) high, in(reg) LINE, options(nostack, readonly));
+            dot::<L, 0>();
+        }
+        if G == 2 {
+            asm!("tileloadd tmm5, [{} + {}]", in(reg) x[1].add(64 * quarter), in(reg) X_STRIDE, options(nostack, readonly));
+            dot::<L, 3>();
+            if L::HIGH {
+                dot::<L, 2>();
+            }
+        }
+        if let Some(coming) = coming {
+            unpack::<L>(coming, quarter, next);
+        }
+    }
+    let [first, second] = &mut sums.0;
+    asm!("tilestored [{} + {}], tmm0", in(reg) &mut first[0], in(reg) LINE, options(nostack));
+    asm!("tilestored [{} + {}], tmm1", in(reg) &mut first[1], in(reg) LINE, options(nostack));
+    if G == 2 {
+        asm!("tilestored [{} + {}], tmm2", in(reg) &mut second[0], in(reg) LINE, options(nostack));
+        asm!("tilestored [{} + {}], tmm3", in(reg) &mut second[1], in(reg) LINE, options(nostack));
+    }
+}
+
+/// Adds a product to sum `C`: activations of its group times high or low weights.
+#[inline(always)]
+unsafe fn dot<L: Fold, const C: usize>() {
+    macro_rules! dot {
+        ($op:literal) => {
+            match C {
+                0 => asm!(concat!($op, " tmm0, tmm4, tmm6"), options(nostack, nomem)),
+                1 => asm!(concat!($op, " tmm1, tmm4, tmm7"), options(nostack, nomem)),
+                2 => asm!(concat!($op, " tmm2, tmm5, tmm6"), options(nostack, nomem)),
+                _ => asm!(concat!($op, " tmm3, tmm5, tmm7"), options(nostack, nomem)),
+            }
+        };
+    }
+    if L::SIGNED { dot!("tdpbssd") } else { dot!("tdpbsud") }
+}
+
+/// Where a product stands in a matmul.
+struct Step {
+    tile: usize,
+    block: Block,
+    /// Of `blocks`.
+    b: usize,
+    blocks: usize,
+}
+
+/// The f32 steps that follow a product.
+struct Rest<'a> {
+    job: &'a Job<'a>,
+    acc: [[[f32; TILE]; ROWS]; GROUPS],
+}
+
+impl Rest<'_> {
+    /// The first row of a group. The last group ends with the last row; what it shares with its neighbour is done twice.
+    fn row(&self, group: usize) -> usize {
+        (group * ROWS).min(self.job.m - self.job.m.min(ROWS))
+    }
+
+    #[inline(always)]
+    unsafe fn join<L: Fold>(
+        &mut self,
+        step: &Step,
+        group: usize,
+        x: &Rows<L>,
+        [high, low]: &[[[i32; TILE]; ROWS]; 2],
+    ) {
+        let shape = L::SHAPE;
+        let d = Avx512::load_f16(step.block.head);
+        let mut dmin = d;
+        let mut mins = [_mm512_setzero_si512(); 8];
+        if shape.min {
+            dmin = Avx512::load_f16(step.block.head.add(2 * TILE));
+            for (pair, min) in mins.iter_mut().enumerate().take(shape.subs / 2) {
+                *min = min_pair::<Avx512, L>(&step.block, pair);
+            }
+        }
+        let rows = self.job.m.min(ROWS);
+        let acc = &mut self.acc[group % GROUPS][..rows];
+        for (r, acc) in acc.iter_mut().enumerate() {
+            let mut i = Avx512::load(low[r].as_ptr().cast());
+            if L::HIGH {
+                i = Avx512::add(i, Avx512::shl(Avx512::load(high[r].as_ptr().cast()), L::SHIFT as i32));
+            }
+            let i = Avx512::to_f(i);
+            let t = if shape.min {
+                let mut m = _mm512_setzero_si512();
+                for (pair, min) in mins.iter().enumerate().take(shape.subs / 2) {
+                    m = Avx512::dot2(m, *min, [x.sum(r, 2 * pair), x.sum(r, 2 * pair + 1)]);
+                }
+                Avx512::fms(d, i, Avx512::mul_f(dmin, Avx512::to_f(m)))
+            } else {
+                Avx512::mul_f(d, i)
+            };
+            let before = if step.b == 0 { Avx512::splat_f(0.0) } else { Avx512::load_f(acc.as_ptr()) };
+            Avx512::store_f(acc.as_mut_ptr(), Avx512::fma(Avx512::splat_f(*x.d.add(r)), t, before));
+        }
+        if step.b + 1 == step.blocks {
+            let (row, column) = (self.row(group), self.job.column + step.tile * TILE);
+            let outputs = TILE.min(self.job.weights.rows() - step.tile * TILE);
+            for (r, acc) in self.acc[group % GROUPS][..rows].iter().enumerate() {
+                self.job.out.set_row(row + r, column, &acc[..outputs]);
+            }
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Where packed weights live: huge pages, handed out piece by piece and given back together.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use memmap2::MmapMut;
+
+/// Pieces start on cache lines.
+const ALIGN: usize = 64;
+const HUGE_PAGE: usize = 2 << 20;
+/// Bytes asked of the system at a time. What is not written takes no memory.
+const CHUNK: usize = 256 << 20;
+
+/// Memory for the weights of a model. A page walk costs a core that streams weights a sixth of its rate, and huge pages
+/// spare most of them; but each matrix rounded up to 2 MiB would waste more than small models weigh, so all share chunks.
+#[derive(Debug, Default)]
+pub struct Arena {
+    chunks: Mutex<Vec<Chunk>>,
+}
+
+#[derive(Debug)]
+struct Chunk {
+    map: MmapMut,
+    used: usize,
+}
+
+impl Arena {
+    /// An empty arena.
+    pub fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// `len` bytes of zeros of its own.
+    pub(crate) fn alloc(self: &Arc<Self>, len: usize) -> io::Result<Bytes> {
+        let size = len.next_multiple_of(ALIGN);
+        let mut chunks = self.chunks.lock().unwrap_or_else(PoisonError::into_inner);
+        if chunks.last().is_none_or(|chunk| chunk.map.len() - chunk.used < size) {
+            chunks.push(Chunk::new(size)?);
+        }
+        let chunk = chunks.last_mut().expect("just made sure of it");
+        let at = chunk.map.as_mut_ptr().wrapping_add(chunk.used);
+        chunk.used += size;
+        Ok(Bytes { ptr: at, len, _arena: Arc::clone(self) })
+    }
+}
+
+impl Chunk {
+    fn new(size: usize) -> io::Result<Self> {
+        let mut map = MmapMut::map_anon(size.max(CHUNK) + HUGE_PAGE)?;
+        #[cfg(target_os = "linux")]
+        let _ = map.advise(memmap2::Advice::HugePage); // a wish: without it all is the same, but slower
+        let start = map.as_mut_ptr().align_offset(HUGE_PAGE);
+        Ok(Self { map, used: start })
+    }
+}
+
+/// Some bytes of an arena, which lives as long as they do.
+#[derive(Debug)]
+pub(crate) struct Bytes {
+    ptr: *mut u8,
+    len: usize,
+    _arena: Arc<Arena>,
+}
+
+// SAFETY: no two `Bytes` overlap, and nothing else uses the memory behind them.
+unsafe impl Send for Bytes {}
+// SAFETY: as above; shared access only reads.
+unsafe impl Sync for Bytes {}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `len` bytes at `ptr` are this value's own, and mapped while the arena lives.
+        unsafe { std::slice::from_raw_parts(self.ptr, self.len) }
+    }
+}
+
+impl DerefMut for Bytes {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and `self` is borrowed alone.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr, self.len) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn pieces_are_apart_aligned_and_outlive_the_handle() {
+        let arena = Arena::new();
+        let mut pieces: Vec<_> =
+            [0, 1, 63, 64, 65, 1000, CHUNK, 5].map(|len| arena.alloc(len).unwrap()).into();
+        drop(arena);
+        for (i, piece) in pieces.iter_mut().enumerate() {
+            assert!(piece.iter().take(1 << 16).all(|&b| b == 0));
+            assert!(
+                piece.as_ptr().cast::<u128>().is_aligned() && piece.as_ptr().addr().is_multiple_of(ALIGN)
+            );
+            let ends = piece.len().min(1 << 16);
+            piece[..ends].fill(i as u8 + 1);
+        }
+        for (i, piece) in pieces.iter().enumerate() {
+            assert!(piece.iter().take(1 << 16).all(|&b| usize::from(b) == i + 1), "piece {i}");
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! What a pass costs: the number of rows that speculation gets for the price of one is all that it lives on.
+
+use std::time::{Duration, Instant};
+
+use crate::{
+    error::Result,
+    model::{Batch, Model, Output, Rows, Slice},
+};
+
+/// Tokens in the cache before every pass.
+const CONTEXT: usize = 64;
+/// Up to so many rows all have logits, as a verification needs them; above, the last one only, as a prompt does.
+const VERIFY_ROWS: usize = 32;
+/// Rows of a longer pass go through the model in chunks of this, as a prompt's do.
+const CHUNK: usize = 256;
+
+/// Passes of one number of rows.
+#[derive(Clone, Debug)]
+pub struct PassTime {
+    /// Rows.
+    pub rows: usize,
+    /// Median over the repetitions.
+    pub median: Duration,
+    /// The fastest.
+    pub best: Duration,
+    /// By kind of operation, in the median of passes; empty unless the model was loaded with clocks.
+    pub ops: Vec<(&'static str, Duration)>,
+}
+
+/// Times passes of `rows` rows over `model`, `reps` of each after one to warm up, with 64 tokens in the cache.
+/// `tick` is called before each number of rows.
+///
+/// # Errors
+/// A failing model, or a context too short for the rows.
+pub fn pass_times(
+    model: &dyn Model,
+    rows: &[usize],
+    reps: usize,
+    mut tick: impl FnMut(usize),
+) -> Result<Vec<PassTime>> {
+    let vocab_size = model.info().vocab_size;
+    let token = |i: usize| ((100 + i) % vocab_size) as u32;
+    let (mut cache, mut out) = (model.new_cache(), Output::new());
+    let context: Vec<u32> = (0..CONTEXT).map(token).collect();
+    let mut pass = |tokens: &[u32], keep: usize| -> Result<()> {
+        cache.truncate(keep);
+        for chunk in tokens.chunks(CHUNK) {
+            let rows = if tokens.len() <= VERIFY_ROWS { Rows::All } else { Rows::Last(1) };
+            let slice = Slice { cache: &mut cache, tokens: chunk, rows, tree: None };
+            model.forward(&mut Batch { slices: vec![slice], taps: &[] }, &mut out)?;
+        }
+        Ok(())
+    };
+    pass(&context, 0)?;
+    let mut times = Vec::with_capacity(rows.len());
+    for &rows in rows {
+        tick(rows);
+        let mut all = Vec::with_capacity(reps);
+        for rep in 0..=reps {
+            // Other tokens each time, so that nothing is found where it was left.
+            let tokens: Vec<u32> = (0..rows).map(|i| token(7 * rep + i)).collect();
+            model.op_times();
+            let start = Instant::now();
+            pass(&tokens, CONTEXT)?;
+            all.push((start.elapsed(), model.op_times()));
+        }
+        all.remove(0); // to warm up
+        all.sort_by_key(|(time, _)| *time);
+        let best = all[0].0;
+        let (median, ops) = all.swap_remove(all.len() / 2);
+        times.push(PassTime { rows, median, best, ops });
+    }
+    Ok(times)
+}
+
+/// The time it takes to read the weights a pass reads and do nothing with them: the median of `reps`.
+pub fn read_time(model: &dyn Model, reps: usize) -> Duration {
+    let mut times: Vec<_> = (0..reps.max(1))
+        .map(|_| {
+            let start = Instant::now();
+            model.read_weights();
+            start.elapsed()
+        })
+        .collect();
+    times.sort();
+    times[times.len() / 2]
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::model::ToyModel;
+
+    #[test]
+    fn every_number_of_rows_is_timed() {
+        let model = ToyModel::new(50, 7, 8.0);
+        let mut seen = Vec::new();
+        let times = pass_times(&model, &[1, 40, 300], 3, |rows| seen.push(rows)).unwrap();
+        assert_eq!(seen, [1, 40, 300]);
+        assert_eq!(times.iter().map(|t| t.rows).collect::<Vec<_>>(), seen);
+        assert!(times.iter().all(|t| t.best <= t.median && t.best > Duration::ZERO));
+    }
+}
