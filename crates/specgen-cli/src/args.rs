@@ -54,7 +54,7 @@ impl std::error::Error for UsageError {}
   specgen chat -m qwen2.5-coder-1.5b-instruct
   specgen list
 
-Models are kept in the user's cache folder, or in SPECGEN_HOME.
+Models are kept in the user's cache folder, or in SPECGEN_HOME; `specgen pull --help` has more variables.
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.")]
 pub(crate) struct Cli {
     #[command(subcommand)]
@@ -146,12 +146,14 @@ pub(crate) struct GenerateArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Ctrl-C stops an answer, Ctrl-D leaves. With a pipe on stdin, each line is a turn.
+#[command(
+    after_help = "Ctrl-C stops an answer, Ctrl-D or /quit leaves. With a pipe on stdin, each line is a turn.
 
 Examples:
   specgen chat
   specgen chat -m qwen2.5-coder-1.5b-instruct --system \"Answer in one sentence.\"
-  printf 'Hi!\\nWhat did I just say?\\n' | specgen chat --greedy")]
+  printf 'Hi!\\nWhat did I just say?\\n' | specgen chat --greedy"
+)]
 pub(crate) struct ChatArgs {
     #[command(flatten)]
     pub(crate) text: TextArgs,
@@ -228,12 +230,22 @@ pub(crate) struct FileArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Files already here are read again and fetched anew if they are damaged.
+#[command(
+    after_help = "Files already here are read again and fetched anew if they are damaged. A name's sources are tried in turn.
 
 Examples:
   specgen pull qwen2.5-coder-1.5b-instruct
   specgen pull Qwen/Qwen3-0.6B
-  specgen pull org/name-GGUF:Q8_0")]
+  specgen pull org/name-GGUF:Q8_0
+
+Environment:
+  SPECGEN_HOME     the folder models are kept in [default: specgen in the user's cache folder]
+  SPECGEN_OFFLINE  1: never use the network; so does HF_HUB_OFFLINE
+  HF_ENDPOINT      another hub in place of https://huggingface.co, such as a mirror
+  HF_TOKEN         the hub's access token, for gated and private repositories; else the file
+                   HF_TOKEN_PATH, HF_HOME/token or ~/.cache/huggingface/token
+  HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY  proxies; pip reads its own settings"
+)]
 pub(crate) struct PullArgs {
     /// Names (see `specgen list`) or hub repositories org/name[@revision][:file]
     #[arg(required = true, value_name = "NAME")]

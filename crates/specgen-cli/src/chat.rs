@@ -9,6 +9,7 @@ use specgen::{Error, Session, Stats, chat::Message};
 use crate::{
     args::ChatArgs,
     input::{Input, Line},
+    interrupt::{Conversation, HOW_TO_LEAVE},
     output::{ClosedOutput, chain, closing_line, counted, note, stream},
     progress,
 };
@@ -18,7 +19,7 @@ const HELP: &str = "\
 /reset        forget the conversation, keep the system message
 /system TEXT  set the system message; without TEXT, drop it
 /help         this list
-/exit         leave, as Ctrl-D does
+/quit         leave, as /exit and Ctrl-D do
 Ctrl-C stops an answer. A space before / sends the line to the model.";
 
 pub(crate) fn run(args: &ChatArgs) -> Result<ExitCode> {
@@ -37,17 +38,19 @@ pub(crate) fn run(args: &ChatArgs) -> Result<ExitCode> {
     let mut input = Input::open(loaded.store.options().root.join("chat_history"))?;
     if input.is_terminal() && !args.text.quiet {
         note(format_args!(
-            "{}, draft: {}. /help lists the commands, Ctrl-D leaves.",
+            "{}, draft: {}. /help lists the commands, Ctrl-D or /quit leaves.",
             engine.name(),
             loaded.draft
         ));
     }
+    // A person's Ctrl-C is about the answer; a program that sends one means the whole.
+    let _conversation = input.is_terminal().then(Conversation::begin);
     let mut failed = false;
     loop {
         let line = match input.next_line()? {
             Line::End => break,
             Line::Interrupted => {
-                note(format_args!("/exit or Ctrl-D leaves"));
+                note(format_args!("{HOW_TO_LEAVE}"));
                 continue;
             }
             Line::Bad(error) => Err(error),

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use serde::Serialize;
 use specgen::{
-    DEFAULT_CONTEXT_LEN, DEFAULT_NUM_DRAFT_TOKENS, OpenModel, Overrides, draft,
+    DEFAULT_CONTEXT_LEN, DEFAULT_NUM_DRAFT_TOKENS, DraftSource, OpenModel, Overrides, draft,
     memory::{self, ModelMemory},
     model::config::{ArchConfig, RopeScaling},
     tokenizer::Tokenizer,
@@ -22,13 +22,10 @@ use crate::{
 pub(crate) fn run(args: &InspectArgs) -> Result<ExitCode> {
     let store = args.files.store()?;
     let progress = progress::reporter(false);
-    let open =
-        |name: &str, overrides: &Overrides| OpenModel::open(&store.resolve(name, &*progress)?, overrides);
-    let target = open(&args.model, &args.files.overrides())?;
-    let draft = match args.draft.as_deref() {
-        None | Some("none" | "ngram") => None,
-        Some(name) => Some(open(name, &Overrides::default())?),
-    };
+    let target = OpenModel::open(&store.resolve(&args.model, &*progress)?, &args.files.overrides())?;
+    let draft = args.draft.as_deref().map_or(DraftSource::None, DraftSource::from);
+    let draft = draft.resolve(&store, &*progress)?;
+    let draft = draft.map(|files| OpenModel::open(&files, &Overrides::default())).transpose()?;
     let report = Report::new(&target, draft.as_ref(), args)?;
     if args.json {
         print_json(&report)?;

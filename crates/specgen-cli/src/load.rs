@@ -8,6 +8,9 @@ use specgen::{
 
 use crate::args::ModelArgs;
 
+/// How a user says that nobody drafts.
+const NO_DRAFT: &str = "none";
+
 /// An engine, and what it was made of.
 pub(crate) struct Loaded {
     pub(crate) engine: Engine,
@@ -24,7 +27,7 @@ impl ModelArgs {
     pub(crate) fn load(&self, progress: &dyn Progress) -> Result<Loaded> {
         let store = self.files.store()?;
         let target = self.target.as_deref().unwrap_or(DEFAULT_MODEL);
-        let draft = self.draft_of(target, &store);
+        let draft = self.draft_of(target, &store, progress)?;
         let mut builder = Engine::builder(target)
             .draft(DraftSource::from(draft.as_str()))
             .num_draft_tokens(self.num_draft_tokens)
@@ -36,21 +39,17 @@ impl ModelArgs {
             builder = builder.context_len(context);
         }
         let engine = builder.build_with(progress)?;
+        // What was asked for has been checked, but with nothing to draft nobody does.
+        let draft = if self.num_draft_tokens == 0 { NO_DRAFT.into() } else { draft };
         Ok(Loaded { engine, store, draft })
     }
 
-    /// The draft asked for, else the one recommended for the target. With nothing to draft none is loaded.
-    fn draft_of(&self, target: &str, store: &Store) -> String {
-        if self.num_draft_tokens == 0 {
-            return "none".into();
-        }
-        let recommended = || {
-            let is_target = |name: &String| name.eq_ignore_ascii_case(target);
-            let entries = store.list().into_iter();
-            let mut known =
-                entries.filter(|entry| is_target(&entry.name) || entry.aliases.iter().any(is_target));
-            known.next()?.recommended_draft
-        };
-        self.draft.clone().or_else(recommended).unwrap_or_else(|| "ngram".into())
+    /// The draft asked for, else the one recommended for the target; with nothing to draft, none.
+    fn draft_of(&self, target: &str, store: &Store, progress: &dyn Progress) -> Result<String> {
+        Ok(match &self.draft {
+            Some(draft) => draft.clone(),
+            None if self.num_draft_tokens == 0 => NO_DRAFT.into(),
+            None => store.resolve(target, progress)?.recommended_draft.unwrap_or_else(|| "ngram".into()),
+        })
     }
 }

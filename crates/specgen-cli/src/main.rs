@@ -4,6 +4,7 @@
 mod args;
 mod bench;
 mod chat;
+mod flags;
 mod generate;
 mod input;
 mod inspect;

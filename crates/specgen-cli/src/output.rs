@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 use specgen::{Generation, Stats};
 
-use crate::interrupt::Answering;
+use crate::{flags, interrupt::Answering};
 
 /// Whoever read stdout has closed it.
 #[derive(Debug)]
@@ -52,9 +52,16 @@ pub(crate) fn note(line: Arguments<'_>) {
 
 /// An error and its causes in one line. The library's errors already tell theirs, which are not said again.
 pub(crate) fn chain(error: &anyhow::Error) -> String {
-    let mut line = error.to_string();
-    for cause in error.chain().skip(1).map(ToString::to_string) {
-        if !line.ends_with(&cause) {
+    let worded = |cause: &(dyn std::error::Error + 'static)| match cause.downcast_ref::<specgen::Error>() {
+        Some(error) => flags::worded(error),
+        None => cause.to_string(),
+    };
+    let mut line = String::new();
+    for cause in error.chain() {
+        let cause = worded(cause);
+        if line.is_empty() {
+            line = cause;
+        } else if !line.ends_with(&cause) {
             line = line + ": " + &cause;
         }
     }
@@ -115,12 +122,22 @@ fn stream_pieces(
     Ok(INTERRUPTED)
 }
 
-/// A generation in one line. `seed` where randomness played a part.
+/// A generation in one line: the prompt with its time, the text with its own, the first token from the request on.
+/// `seed` where randomness played a part.
 pub(crate) fn closing_line(stats: &Stats, seed: Option<u64>, ending: &str) -> String {
+    if stats.generated_tokens == 0 {
+        return format!("no tokens · {ending}");
+    }
+    let reused = match stats.reused_tokens {
+        0 => String::new(),
+        reused => format!(" ({reused} kept)"),
+    };
     let mut line = format!(
-        "{} in {} · {:.1} tok/s · {} · {:.2} tokens/round",
+        "prompt {}{reused} in {} · text {} in {}, {:.1} tok/s · {} of {:.2} tokens",
+        counted(stats.prompt_tokens, "token"),
+        seconds(stats.prefill),
         counted(stats.generated_tokens, "token"),
-        seconds(stats.prefill + stats.decode()),
+        seconds(stats.decode()),
         stats.tokens_per_second(),
         counted(stats.rounds, "round"),
         stats.mean_accepted_len(),
@@ -129,7 +146,7 @@ pub(crate) fn closing_line(stats: &Stats, seed: Option<u64>, ending: &str) -> St
         let percent = stats.acceptance_rate() * 100.0;
         let _ = write!(line, " · accepted {} of {} ({percent:.0} %)", stats.accepted, stats.drafted);
     }
-    let _ = write!(line, " · first token {}", seconds(stats.time_to_first_token));
+    let _ = write!(line, " · first token after {}", seconds(stats.time_to_first_token));
     if let Some(seed) = seed {
         let _ = write!(line, " · seed {seed}");
     }
@@ -230,6 +247,8 @@ mod tests {
     #[test]
     fn the_closing_line() {
         let stats = Stats {
+            prompt_tokens: 20,
+            reused_tokens: 8,
             generated_tokens: 42,
             rounds: 18,
             drafted: 61,
@@ -241,13 +260,14 @@ mod tests {
         };
         insta::assert_snapshot!(
             closing_line(&stats, Some(12345), "eos"),
-            @"42 tokens in 1.3 s · 35.0 tok/s · 18 rounds · 2.33 tokens/round · accepted 24 of 61 (39 %) · first token 0.21 s · seed 12345 · eos"
+            @"prompt 20 tokens (8 kept) in 0.10 s · text 42 tokens in 1.2 s, 35.0 tok/s · 18 rounds of 2.33 tokens · accepted 24 of 61 (39 %) · first token after 0.21 s · seed 12345 · eos"
         );
-        let plain = Stats { generated_tokens: 1, rounds: 1, ..Stats::default() };
+        let plain = Stats { prompt_tokens: 1, generated_tokens: 1, rounds: 1, ..Stats::default() };
         insta::assert_snapshot!(
             closing_line(&plain, None, "length"),
-            @"1 token in 0.00 s · 0.0 tok/s · 1 round · 1.00 tokens/round · first token 0.00 s · length"
+            @"prompt 1 token in 0.00 s · text 1 token in 0.00 s, 0.0 tok/s · 1 round of 1.00 tokens · first token after 0.00 s · length"
         );
+        assert_eq!(closing_line(&Stats::default(), Some(1), "length"), "no tokens · length");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::{
     args::PullArgs,
-    output::{counted, note, print},
+    output::{chain, counted, note, print},
     progress,
 };
 
@@ -23,7 +23,7 @@ pub(crate) fn run(args: &PullArgs) -> Result<ExitCode> {
             }
             // The others can still be had.
             Err(error) if args.names.len() > 1 => {
-                note(format_args!("specgen: error: {error}"));
+                note(format_args!("specgen: error: {}", chain(&error.into())));
                 failed += 1;
             }
             Err(error) => return Err(error.into()),

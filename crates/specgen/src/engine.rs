@@ -9,7 +9,7 @@ use crate::{
     error::{Error, Result},
     memory,
     model::{LoadOptions, Model, check_context, load},
-    models::{NoProgress, Progress, Store, StoreOptions},
+    models::{ModelFiles, NoProgress, Progress, Store, StoreOptions},
     open::OpenModel,
     rng::random_seed,
     round::Rounds,
@@ -41,13 +41,29 @@ pub enum DraftSource {
     Model(String),
 }
 
+const NONE: &str = "none";
+const NGRAM: &str = "ngram";
+
 impl From<&str> for DraftSource {
     /// `none`, `ngram`, or a model.
     fn from(name: &str) -> Self {
         match name {
-            "none" => Self::None,
-            "ngram" => Self::Ngram,
+            NONE => Self::None,
+            NGRAM => Self::Ngram,
             model => Self::Model(model.to_owned()),
+        }
+    }
+}
+
+impl DraftSource {
+    /// The files of the model that drafts, fetched if they are not all here; `None` where no model does.
+    ///
+    /// # Errors
+    /// As [`Store::resolve`]; a near miss of `ngram` or `none` is told too.
+    pub fn resolve(&self, store: &Store, progress: &dyn Progress) -> Result<Option<ModelFiles>> {
+        match self {
+            Self::Model(name) => store.resolve_or(name, &[NGRAM, NONE], progress).map(Some),
+            Self::None | Self::Ngram => Ok(None),
         }
     }
 }
@@ -114,7 +130,7 @@ impl Engine {
     /// A conversation with these sampling parameters.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] naming the parameter that is out of range.
+    /// [`Error::Parameter`] naming the parameter that is out of range.
     pub fn session(&self, params: SamplingParams) -> Result<Session> {
         Session::new(self.clone(), params)
     }
@@ -142,21 +158,16 @@ impl Engine {
     /// The chat template, or the reason why messages cannot be used.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] where the model has none, or one that is broken.
+    /// [`Error::ChatTemplate`] where the model has none, or one that is broken.
     pub fn need_chat_template(&self) -> Result<&ChatTemplate> {
-        if let Err(broken) = &self.loaded.chat_template {
-            return Err(Error::Unsupported(format!(
-                "{}: the chat template is unusable: {broken}",
-                self.name()
-            )));
-        }
-        self.chat_template().ok_or_else(|| {
-            Error::Unsupported(format!(
-                "{} has no chat template: it is a base model, or its template was lost in conversion; \
-                 give raw text (--raw) or a template (--chat-template FILE)",
-                self.name()
-            ))
-        })
+        let message = match &self.loaded.chat_template {
+            Ok(Some(template)) => return Ok(template),
+            Ok(None) => "no chat template: it is a base model, or its template was lost in conversion; \
+                 give it raw text, or a template"
+                .to_owned(),
+            Err(broken) => format!("the chat template is unusable: {broken}"),
+        };
+        Err(Error::ChatTemplate { model: self.name().to_owned(), message })
     }
 
     /// Ids that may be said.
@@ -255,7 +266,7 @@ impl EngineBuilder {
         self
     }
 
-    /// Tokens drafted per round; 0 is plain decoding.
+    /// Tokens drafted per round; 0 is plain decoding, for which a draft is checked but not loaded.
     #[must_use]
     pub fn num_draft_tokens(mut self, k: usize) -> Self {
         self.num_draft_tokens = k;
@@ -315,17 +326,19 @@ impl EngineBuilder {
             None => StoreOptions::from_env()?,
         });
         let target = OpenModel::open(&store.resolve(&self.target, progress)?, &self.overrides)?;
-        let draft = match &self.draft {
-            DraftSource::Model(name) => {
+        let draft = match self.draft.resolve(&store, progress)? {
+            Some(files) => {
                 // A draft has the target's vocabulary, so what names the pre-tokenizer of one names that of both.
                 let overrides =
                     Overrides { tokenizer_pre: self.overrides.tokenizer_pre.clone(), ..Default::default() };
-                let draft = OpenModel::open(&store.resolve(name, progress)?, &overrides)?;
+                let draft = OpenModel::open(&files, &overrides)?;
                 let shared = check_vocab(&target.tokenizer, &draft.tokenizer)?;
                 Some((draft, shared))
             }
-            DraftSource::None | DraftSource::Ngram => None,
+            None => None,
         };
+        // Where nothing is to be drafted, the draft was worth a check and is worth no memory.
+        let draft = draft.filter(|_| self.num_draft_tokens > 0);
 
         let context_of = |model: &OpenModel| {
             let trained = model.config.context_len;

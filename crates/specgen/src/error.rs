@@ -72,17 +72,57 @@ pub enum Error {
         /// What would make it fit.
         advice: String,
     },
-    /// Every source of a model failed; each line says which and why.
-    #[error("could not fetch {name}:\n{}", attempts.join("\n"))]
+    /// Every source of a model failed; each attempt says which and why.
+    #[error("could not fetch {name}: {}", attempts.join("; "))]
     Fetch {
         /// The model or file asked for.
         name: String,
-        /// One line per source tried.
+        /// One per source tried.
         attempts: Vec<String>,
     },
     /// The tensor library failed.
     #[error(transparent)]
     Tensor(candle_core::Error),
+    /// A parameter's value makes no sense.
+    #[error("{name} {problem}")]
+    Parameter {
+        /// The parameter, as its field is called.
+        name: &'static str,
+        /// The value and what is wanted in its place, to be read after the name.
+        problem: String,
+    },
+    /// A model's tokenizer is missing or cannot be used; [`Overrides`](crate::Overrides) can give another.
+    #[error("{}: {message}", path.display())]
+    Tokenizer {
+        /// The model's file.
+        path: PathBuf,
+        /// What was found and what would help.
+        message: String,
+    },
+    /// A model's chat template is missing or cannot be used; [`Overrides`](crate::Overrides) can give another.
+    #[error("{model}: {message}")]
+    ChatTemplate {
+        /// The model's name.
+        model: String,
+        /// What is wrong and what would help.
+        message: String,
+    },
+    /// No model has this name.
+    #[error(
+        "no model is called `{name}`, and there is no such file{}; \
+         a path to a .gguf file or a folder works too, and so does a hub repository org/name",
+        did_you_mean(close)
+    )]
+    UnknownModel {
+        /// What was asked for.
+        name: String,
+        /// Names that resemble it, the closest first.
+        close: Vec<String>,
+    },
+}
+
+fn did_you_mean(close: &[String]) -> String {
+    if close.is_empty() { String::new() } else { format!("; did you mean {}?", close.join(", ")) }
 }
 
 impl From<candle_core::Error> for Error {
@@ -99,6 +139,16 @@ impl Error {
     /// An [`Error::Io`] at `path`.
     pub fn io(path: impl AsRef<Path>, source: std::io::Error) -> Self {
         Self::Io { path: path.as_ref().to_owned(), source }
+    }
+
+    /// An [`Error::Parameter`] called `name`.
+    pub(crate) fn parameter(name: &'static str, problem: impl Into<String>) -> Self {
+        Self::Parameter { name, problem: problem.into() }
+    }
+
+    /// An [`Error::Tokenizer`] of the model at `path`.
+    pub(crate) fn tokenizer(path: impl AsRef<Path>, message: impl Into<String>) -> Self {
+        Self::Tokenizer { path: path.as_ref().to_owned(), message: message.into() }
     }
 
     /// An [`Error::Format`] at `path`.

@@ -37,7 +37,10 @@ impl OpenModel {
     /// # Errors
     /// Anything malformed or unsupported in them; a tokenizer that does not belong to the weights.
     pub fn open(files: &ModelFiles, overrides: &Overrides) -> Result<Self> {
-        let weights = Weights::from_files(&files.weights)?;
+        let weights = match &files.index {
+            Some(index) => Weights::open(index)?,
+            None => Weights::from_files(&files.weights)?,
+        };
         let config = read_config(&weights, files.config.as_deref(), None)?;
         let tokenizer = open_tokenizer(&weights, files, overrides)?;
         if tokenizer.vocab_size() > config.vocab_size + EXTRA_TOKENS {
@@ -74,9 +77,9 @@ fn open_tokenizer(weights: &Weights, files: &ModelFiles, overrides: &Overrides) 
         (None, Some(meta)) => {
             Tokenizer::from_metadata(meta, weights.path(), overrides.tokenizer_pre.as_deref())
         }
-        (None, None) => Err(Error::format(
+        (None, None) => Err(Error::tokenizer(
             weights.path(),
-            "no `tokenizer.json` beside the model; give one (--tokenizer FILE)",
+            "no `tokenizer.json` beside the model; put the model's own there",
         )),
     }
 }
@@ -98,4 +101,36 @@ fn open_chat_template(
         return Ok(Some(template));
     }
     ChatTemplate::from_dir(&files.dir)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use ::safetensors::tensor::{Dtype, TensorView};
+
+    use super::*;
+    use crate::models::{NoProgress, Store, StoreOptions};
+
+    /// An index decides what counts: the shards, whatever they are called, and only the tensors it says are in each.
+    #[test]
+    fn a_folder_of_shards_opens_by_its_index() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |file: &str, tensors: &[&str]| {
+            let view = || TensorView::new(Dtype::F32, vec![1], &[0; 4]).unwrap();
+            let bytes = ::safetensors::serialize(tensors.iter().map(|name| (*name, view())), None).unwrap();
+            std::fs::write(dir.path().join(file), bytes).unwrap();
+        };
+        write("first.safetensors", &["a"]);
+        write("second.safetensors", &["b", "a"]);
+        let index = r#"{"weight_map": {"a": "first.safetensors", "b": "second.safetensors"}}"#;
+        std::fs::write(dir.path().join("model.safetensors.index.json"), index).unwrap();
+
+        let path = dir.path().to_str().unwrap();
+        let files = Store::new(StoreOptions::at(dir.path())).resolve(path, &NoProgress).unwrap();
+        // Without the index `a` would be there twice; with it, all that is missing is a configuration.
+        let error = OpenModel::open(&files, &Overrides::default()).err().unwrap().to_string();
+        assert!(error.ends_with("no `config.json` beside the safetensors file"), "{error}");
+        let error = Weights::from_files(&files.weights).unwrap_err().to_string();
+        assert!(error.contains("tensor `a` is in an earlier shard as well"), "{error}");
+    }
 }

@@ -2,7 +2,7 @@
 
 use specgen::models::NoProgress;
 
-use crate::place::Place;
+use crate::place::{Heard, Place};
 use crate::server::{Reply, SHA256, SIZE, Server, content};
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
@@ -44,7 +44,10 @@ fn a_repository_is_fetched_pinned_and_opened_offline() {
     let (server, storage) =
         hub(&["README.md", "config.json", "model.safetensors", "tokenizer.json", "../evil.gguf"]);
     let mut place = hub_place(&server);
-    let files = place.store().resolve("org/name", &NoProgress).unwrap();
+    let heard = Heard::default();
+    let files = place.store().resolve("org/name", &heard).unwrap();
+    let file = format!("fetching model.safetensors from hub org/name@{COMMIT}:model.safetensors");
+    assert!(heard.heard(&format!("{file} at {}", server.url(""))), "{:?}", heard.messages);
     let dir = place.options.root.join("hub/org--name").join(COMMIT);
     assert_eq!((files.name.as_str(), &files.dir), ("org/name", &dir));
     assert_eq!(files.weights, [dir.join("model.safetensors")]);

@@ -7,7 +7,7 @@ use specgen::Error;
 use specgen::models::NoProgress;
 
 use crate::place::{Heard, Place, names, url_source};
-use crate::server::{Reply, SIZE, Server};
+use crate::server::{Reply, SHA256, SIZE, Server, content};
 
 #[test]
 fn offline_asks_nobody_and_says_how_to_go_on() {
@@ -15,9 +15,13 @@ fn offline_asks_nobody_and_says_how_to_go_on() {
     let mut place = Place::new(&url_source(&server));
     place.options.offline = true;
     let why = place.one_attempt();
-    assert!(why.contains("specgen pull tiny") && why.contains(place.path().to_str().unwrap()), "{why}");
+    assert!(
+        why.contains("is not there; pull tiny with the network on")
+            && why.contains(place.path().to_str().unwrap()),
+        "{why}"
+    );
     let error = place.store().resolve("org/name", &NoProgress).unwrap_err().to_string();
-    assert!(error.contains("offline") && error.contains("specgen pull org/name"), "{error}");
+    assert!(error.contains("offline") && error.contains("pull org/name with the network on"), "{error}");
     assert!(server.requests().is_empty());
     place.options.offline = false;
     place.resolve().unwrap();
@@ -28,13 +32,33 @@ fn offline_asks_nobody_and_says_how_to_go_on() {
 }
 
 #[test]
+fn damage_is_told_offline_too() {
+    let server = Server::start(|request, _| Reply::file(request));
+    let mut place = Place::new(&url_source(&server));
+    place.resolve().unwrap();
+    place.options.offline = true;
+    let mut damaged = content();
+    damaged[1000] ^= 1;
+    std::fs::write(place.path(), damaged).unwrap();
+    let error = place.store().pull("tiny", &NoProgress).unwrap_err().to_string();
+    assert!(error.contains("tiny.gguf is damaged: its sha256 is ") && !error.contains('\n'), "{error}");
+    assert!(error.contains(&format!("{SHA256} is wanted; pull tiny with the network on")), "{error}");
+    std::fs::write(place.path(), "short").unwrap();
+    for error in [place.resolve().unwrap_err(), place.store().pull("tiny", &NoProgress).unwrap_err()] {
+        let error = error.to_string();
+        assert!(error.contains("is damaged: it has 5 bytes, 300000 are wanted"), "{error}");
+    }
+    assert_eq!(server.requests().len(), 1);
+}
+
+#[test]
 fn two_at_once_fetch_once() {
     let heard = Arc::new(Heard::default());
     let listener = heard.clone();
     // The first holds the lock until the second has said that it waits, or for long enough to fail the test.
     let server = Server::start(move |request, _| {
         let started = Instant::now();
-        while listener.messages.lock().unwrap().is_empty() && started.elapsed() < Duration::from_secs(20) {
+        while !listener.heard("waiting") && started.elapsed() < Duration::from_secs(20) {
             std::thread::sleep(Duration::from_millis(10));
         }
         Reply::file(request)
@@ -49,7 +73,8 @@ fn two_at_once_fetch_once() {
     place.assert_whole();
     assert_eq!(server.requests().len(), 1);
     let messages = heard.messages.lock().unwrap();
-    assert!(messages.len() == 1 && messages[0].contains("waiting"), "{messages:?}");
+    let fetching = format!("fetching tiny.gguf from {}", server.url("/x.gguf"));
+    assert!(messages.len() == 2 && messages.contains(&fetching), "{messages:?}");
 }
 
 #[test]

@@ -92,6 +92,13 @@ pub(crate) struct Heard {
     pub(crate) messages: Mutex<Vec<String>>,
 }
 
+impl Heard {
+    /// Whether a message had `word` in it.
+    pub(crate) fn heard(&self, word: &str) -> bool {
+        self.messages.lock().unwrap().iter().any(|message| message.contains(word))
+    }
+}
+
 impl Progress for Heard {
     fn start(&self, _what: &str, total: Option<u64>, already: u64) {
         self.starts.lock().unwrap().push((total, already));

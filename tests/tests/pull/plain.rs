@@ -39,7 +39,7 @@ fn what_is_damaged_is_fetched_again() {
     let heard = Heard::default();
     place.store().pull("tiny", &heard).unwrap();
     place.assert_whole();
-    assert!(heard.messages.lock().unwrap()[0].contains("not what it should be"));
+    assert!(heard.messages.lock().unwrap()[0].contains("is damaged: its sha256 is "));
 }
 
 #[test]
@@ -141,6 +141,17 @@ fn a_wrong_size_is_refused_before_the_download() {
     let server = Server::start(|_, _| Reply { length: None, ..Reply::new(200, vec![7; 10]) });
     let place = Place::new(&url_source(&server));
     assert!(place.one_attempt().contains("broke off after 10 of 300000 bytes"));
+}
+
+#[test]
+fn a_body_without_an_end_is_cut_where_the_size_is_only_guessed() {
+    let server = Server::start(|_, _| Reply { length: None, ..Reply::new(200, vec![7; SIZE]) });
+    let source = url_source(&server);
+    let place =
+        Place::with_file(&format!("approximate_size = 1000\nsha256 = \"{SHA256}\"\nsources = [{source}]"));
+    assert!(place.one_attempt().contains("more than the 2000 bytes"));
+    let part = place.path().with_extension("gguf.part");
+    assert!(std::fs::metadata(part).map_or(0, |part| part.len()) <= 2000);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use clap::Args;
 use specgen::SamplingParams;
 
 use super::{UsageError, whole};
+use crate::flags;
 
 static DEFAULTS: LazyLock<SamplingParams> = LazyLock::new(SamplingParams::default);
 
@@ -66,7 +67,7 @@ impl SamplingArgs {
             seed: self.seed,
             ..filters
         };
-        params.validate(usize::MAX).map_err(|error| UsageError(error.to_string()))?;
+        params.validate(usize::MAX).map_err(|error| UsageError(flags::worded(&error)))?;
         Ok(params)
     }
 }

@@ -87,17 +87,21 @@ fn options_that_make_no_sense() {
 #[test]
 fn parameters_out_of_range() {
     let cases: &[(&str, &str)] = &[
-        ("--temperature -1", "temperature is -1, but must be a number of at least 0"),
-        ("--temperature nan", "temperature is NaN, but must be a number of at least 0"),
-        ("--temperature inf", "temperature is inf, but must be a number of at least 0"),
-        ("--top-p 1.5", "top_p is 1.5, but must be between 0 and 1"),
-        ("--min-p -0.1", "min_p is -0.1, but must be between 0 and 1"),
-        ("--repeat-penalty 0", "repetition_penalty is 0, but must be a number above 0 (1 is off)"),
-        ("--presence-penalty 1000", "presence_penalty is 1000, but must be between -100 and 100"),
-        ("--frequency-penalty NaN", "frequency_penalty is NaN, but must be between -100 and 100"),
+        ("--temperature -1", "--temperature is -1, but must be a number of at least 0"),
+        ("--temperature nan", "--temperature is NaN, but must be a number of at least 0"),
+        ("--temperature inf", "--temperature is inf, but must be a number of at least 0"),
+        ("--top-p 1.5", "--top-p is 1.5, but must be between 0 and 1"),
+        ("--min-p -0.1", "--min-p is -0.1, but must be between 0 and 1"),
+        ("--repeat-penalty 0", "--repeat-penalty is 0, but must be a number above 0 (1 is off)"),
+        ("--presence-penalty 1000", "--presence-penalty is 1000, but must be between -100 and 100"),
+        ("--frequency-penalty NaN", "--frequency-penalty is NaN, but must be between -100 and 100"),
+        (
+            "--logit-bias 3=1 --logit-bias 3=2",
+            "--logit-bias names token 3 twice, with 1 and 2; give each token once",
+        ),
         (
             "--logit-bias 3=nan",
-            "logit_bias of token 3 is NaN, but must be a finite number, or -inf to ban the token",
+            "--logit-bias of token 3 is NaN, but must be a finite number, or -inf to ban the token",
         ),
     ];
     for (words, wanted) in cases {
@@ -121,6 +125,7 @@ fn models_that_are_not_there() {
     let error = run(&mut specgen(&["generate", "x", "-m", "smollm2-135m-instrct"])).fails(1);
     assert!(error.contains("no model is called `smollm2-135m-instrct`"), "{error}");
     assert!(error.contains("did you mean smollm2-135m-instruct"), "{error}");
+    assert!(error.ends_with("; `specgen list` shows the names"), "{error}");
     let error = run(&mut specgen(&["generate", "x", "-m", "./nowhere/model.gguf"])).fails(1);
     assert!(
         error.starts_with("./nowhere/model.gguf: ") && error.matches("no such file or folder").count() == 1,
@@ -131,14 +136,9 @@ fn models_that_are_not_there() {
     // The names of the default model and of its way out.
     for words in [&["generate", "x"][..], &["chat"], &["pull", "smollm2-135m"], &["inspect", "smollm2-135m"]]
     {
-        let found = run(&mut specgen(words));
-        assert_eq!(found.code, Some(1));
-        assert!(
-            found.stderr.contains("specgen: error: could not fetch smollm2-135m-instruct"),
-            "{}",
-            found.stderr
-        );
-        assert!(found.stderr.contains("offline"), "{}", found.stderr);
+        let error = run(&mut specgen(words)).fails(1);
+        assert!(error.starts_with("could not fetch smollm2-135m-instruct: offline: "), "{error}");
+        assert!(error.contains("is not there; pull smollm2-135m-instruct with the network on"), "{error}");
     }
 }
 
@@ -167,8 +167,18 @@ fn files_that_are_no_models() {
             assert!(error.starts_with(&path(name)), "{name}: {error}");
         }
     }
-    let error = run(specgen(&["pull"]).arg(path("folder"))).fails(1);
-    assert!(error.contains("is a path"), "{error}");
+    for name in [path("folder"), "./nowhere".into()] {
+        let error = run(specgen(&["pull"]).arg(&name)).fails(1);
+        assert_eq!(error, format!("{name} is a path; a model's name or a hub repository org/name is wanted"));
+    }
+    for (name, why) in [
+        ("a/b/c", "`a/b/c` has 3 parts, two are wanted"),
+        ("org/name@", "a branch, tag or commit is wanted after the `@`"),
+    ] {
+        let error = run(&mut specgen(&["pull", name])).fails(1);
+        let form = "org/name[@revision][:file]";
+        assert_eq!(error, format!("`{name}` is no file or folder, and no hub repository {form}: {why}"));
+    }
 }
 
 #[test]
@@ -188,13 +198,28 @@ fn a_model_cut_off() {
 fn options_that_do_not_fit_the_model() {
     let Some(model) = real_model() else { return };
     let cases: &[(&[&str], &str)] = &[
-        (&["--context", "8"], "but the context holds 8"),
-        (&["--logit-bias", "999999=1"], "logit_bias names token 999999, but the vocabulary ends at 49151"),
+        (
+            &["--context", "8"],
+            "but the context holds 8 with the answer; shorten it or raise the context length (--context N)",
+        ),
+        (&["--logit-bias", "999999=1"], "--logit-bias names token 999999, but the vocabulary ends at 49151"),
         (&["--context", "999999999"], "the model was trained on 8192"),
         (&["--tokenizer", "/nowhere/tokenizer.json"], "/nowhere/tokenizer.json"),
-        (&["--tokenizer-pre", "klingon"], "klingon"),
+        (&["--tokenizer-pre", "klingon"], "`klingon` is not known, and a wrong one gives wrong ids; "),
+        (
+            &["--tokenizer-pre", "klingon"],
+            "; --tokenizer FILE gives another, --tokenizer-pre NAME a pre-tokenizer",
+        ),
         (&["--chat-template", "/nowhere/template.jinja"], "/nowhere/template.jinja"),
         (&["--draft", "/nowhere/draft.gguf"], "/nowhere/draft.gguf"),
+        (
+            &["--draft", "ngrams"],
+            "no model is called `ngrams`, and there is no such file; did you mean ngram?",
+        ),
+        (&["--draft", "None"], "did you mean none?"),
+        (&["--draft", "smollm2-135m-instrct"], "did you mean smollm2-135m-instruct"),
+        (&["-k", "0", "--draft", "ngrams"], "did you mean ngram?"),
+        (&["-k", "0", "--draft", "/nowhere/draft.gguf"], "/nowhere/draft.gguf"),
     ];
     for (words, wanted) in cases {
         let prompt = "A prompt that has far more than eight tokens, as one counts them.";

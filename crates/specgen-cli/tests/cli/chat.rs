@@ -42,7 +42,7 @@ fn the_second_turn_hears_the_first() {
 #[test]
 fn commands() {
     let Some(found) =
-        chat(&[], "/help\n/frobnicate\n/exit now\n/system Be brief.\n/system\n\n/exit\nnever said\n")
+        chat(&[], "/help\n/frobnicate\n/quit now\n/system Be brief.\n/system\n\n/quit\nnever said\n")
     else {
         return;
     };
@@ -51,7 +51,8 @@ fn commands() {
     for wanted in [
         "/reset        forget",
         "unknown command /frobnicate; /help lists them",
-        "/exit stands alone; `now` is too much",
+        "/quit         leave, as /exit and Ctrl-D do",
+        "/quit stands alone; `now` is too much",
         "system message set\nno system message\n",
     ] {
         assert!(stderr.contains(wanted), "{wanted} in {stderr}");

@@ -17,8 +17,8 @@ fn text_on_stdout_and_the_closing_line_on_stderr() {
     let Some(model) = real_model() else { return };
     let found = run(&mut specgen(&["generate", "-m", model, "--greedy", "-n", "24", "Why is the sky blue?"]));
     let line = found.stderr.trim_end();
-    assert!(!line.contains('\n') && line.contains(" tokens in ") && line.contains(" tok/s · "), "{line}");
-    assert!(line.contains("tokens/round · ") && line.contains(" · first token "), "{line}");
+    assert!(!line.contains('\n') && line.starts_with("prompt ") && line.contains(" tok/s · "), "{line}");
+    assert!(line.contains(" · text 24 tokens in ") && line.contains(" · first token after "), "{line}");
     assert!(!line.contains("seed"), "a seed plays no part in greedy text: {line}");
     let text = found.ok();
     assert!(text.trim().split(' ').count() > 5 && text.ends_with('\n'), "{text}");
@@ -71,6 +71,9 @@ fn greedy_text_is_the_same_however_it_is_drafted() {
     let Some(model) = real_model() else { return };
     let plain = greedy(model, &["-k", "0"]);
     assert_eq!(plain["draft"], "none");
+    let checked = greedy(model, &["-k", "0", "--draft", model]);
+    assert_eq!((&checked["draft"], &checked["stats"]["drafted"]), (&"none".into(), &0.into()));
+    assert_eq!(checked["token_ids"], plain["token_ids"]);
     assert_eq!(plain["stats"]["rounds"], plain["stats"]["generated_tokens"]);
     for words in
         [&["-k", "4"][..], &["--draft", "none"], &["--draft", "ngram", "-k", "7"], &["--draft", model]]

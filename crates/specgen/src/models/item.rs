@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 use super::manifest::{Manifest, ManifestFile, Source};
 use crate::{Error, Result};
 
+/// The longest file accepted where nobody says how long it is, in bytes: models come in shards smaller than that.
+const MAX_UNKNOWN_LEN: u64 = 64 << 30;
+
 /// A file of the store, present or not.
 #[derive(Debug, Clone)]
 pub(super) struct Item {
@@ -22,17 +25,6 @@ pub(super) struct Item {
     pub(super) sources: Vec<Source>,
 }
 
-/// What is found at an item's path.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Presence {
-    /// Nothing.
-    Absent,
-    /// A file of the right size, or of any where the right one is not known.
-    Present,
-    /// A file of another size, in bytes.
-    WrongSize(u64),
-}
-
 impl Item {
     /// The items of a manifest: a single file lies in `models/` itself, several share a folder of their name.
     pub(super) fn of_manifest(root: &Path, manifest: &Manifest) -> Vec<Self> {
@@ -48,19 +40,28 @@ impl Item {
         manifest.files.iter().map(item).collect()
     }
 
-    /// Looks for the file; the content is trusted, since a file only gets its name once checked.
-    pub(super) fn presence(&self) -> Result<Presence> {
+    /// What is wrong with the file, as far as its size tells; the content is trusted, since a file only gets its name
+    /// once checked.
+    pub(super) fn fault(&self) -> Result<Option<Fault>> {
         match std::fs::metadata(&self.path) {
             Ok(metadata) if !metadata.is_file() => {
                 Err(Error::format(&self.path, "not a file, though a model's file belongs here; move it away"))
             }
             Ok(metadata) => Ok(match self.size {
-                Some(size) if size != metadata.len() => Presence::WrongSize(metadata.len()),
-                _ => Presence::Present,
+                Some(wanted) if wanted != metadata.len() => {
+                    Some(Fault::Size { found: metadata.len(), wanted })
+                }
+                _ => None,
             }),
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Presence::Absent),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Some(Fault::Absent)),
             Err(e) => Err(Error::io(&self.path, e)),
         }
+    }
+
+    /// More bytes than this are not the file, whatever a server goes on to send.
+    pub(super) fn max_len(&self) -> u64 {
+        let by_approximation = || self.approximate_size.map(|size| size.saturating_mul(2));
+        self.size.or_else(by_approximation).unwrap_or(MAX_UNKNOWN_LEN)
     }
 
     /// The file's own name.
@@ -81,21 +82,35 @@ impl Item {
         std::iter::once(self.path.clone()).chain(beside).collect()
     }
 
-    /// The error for a file that is missing where nothing may be fetched.
-    pub(super) fn offline_error(&self) -> Error {
-        let found = match self.presence() {
-            Ok(Presence::WrongSize(found)) => {
-                format!("has {found} bytes, {} are wanted", self.size.unwrap_or_default())
+    /// The error for a file that is missing or damaged where nothing may be fetched.
+    pub(super) fn offline_error(&self, fault: &Fault) -> Error {
+        let path = self.path.display();
+        let why = format!(
+            "offline: {path} {fault}; pull {} with the network on, or put the file there",
+            self.model
+        );
+        Error::Fetch { name: self.model.clone(), attempts: vec![why] }
+    }
+}
+
+/// Why the file at an item's path is not the one wanted; reads on from its name.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    Absent,
+    Size { found: u64, wanted: u64 },
+    Checksum { found: String, wanted: String },
+}
+
+impl std::fmt::Display for Fault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Absent => write!(f, "is not there"),
+            Self::Size { found, wanted } => {
+                write!(f, "is damaged: it has {found} bytes, {wanted} are wanted")
             }
-            _ => "is not there".to_owned(),
-        };
-        Error::Fetch {
-            name: self.model.clone(),
-            attempts: vec![format!(
-                "offline: {} {found}; run `specgen pull {}` with the network on, or put the file there",
-                self.path.display(),
-                self.model
-            )],
+            Self::Checksum { found, wanted } => {
+                write!(f, "is damaged: its sha256 is {found}, {wanted} is wanted")
+            }
         }
     }
 }

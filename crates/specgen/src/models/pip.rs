@@ -10,7 +10,7 @@ use std::time::Duration;
 use regex::Regex;
 use zip::ZipArchive;
 
-use super::fetch::Failure;
+use super::fetch::{Failure, Transfer};
 use super::item::Item;
 use super::options::StoreOptions;
 use super::part::{BLOCK, Part};
@@ -22,14 +22,12 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Brings `part` to the whole file; goes on after the last package that an earlier run finished.
 pub(super) fn download(
-    options: &StoreOptions,
+    transfer: &Transfer<'_>,
     packages: &[String],
     member: &str,
-    label: &str,
-    item: &Item,
     part: &mut Part,
-    progress: &dyn Progress,
 ) -> Result<(), Failure> {
+    let &Transfer { options, item, label, progress } = transfer;
     let member = Regex::new(member).map_err(|e| Failure::Source(format!("its member pattern: {e}")))?;
     let mut report = Report { progress, total: item.size.or(item.approximate_size), shown: part.len() };
     // Under the item's lock, so the name needs not to be new; what a killed run left in it goes first.
@@ -168,8 +166,9 @@ fn append_members(
                 break;
             }
             // Before writing: an archive may unpack to more than any disk holds.
-            if let Some(size) = item.size.filter(|&size| part.len() + read as u64 > size) {
-                return Err(broken(&format!("{name} goes beyond the {size} bytes of the file")));
+            let most = item.max_len();
+            if part.len() + read as u64 > most {
+                return Err(broken(&format!("{name} goes beyond the {most} bytes of the file")));
             }
             part.write(&block[..read])?;
             report.show(part.len());

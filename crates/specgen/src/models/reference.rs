@@ -58,31 +58,55 @@ impl Reference {
         if !text.contains(['/', '\\']) {
             return Ok(Self::Name(text.to_owned()));
         }
-        match HubReference::parse(text) {
-            Some(hub) if !is_path_like(text) => Ok(Self::Hub(hub)),
-            _ => {
-                let source = std::io::Error::new(std::io::ErrorKind::NotFound, "no such file or folder");
-                Err(Error::io(path, source))
-            }
+        if is_path_like(text) {
+            let source = std::io::Error::new(std::io::ErrorKind::NotFound, "no such file or folder");
+            return Err(Error::io(path, source));
         }
+        HubReference::parse(text).map(Self::Hub).map_err(|why| {
+            Error::InvalidArgument(format!(
+                "`{text}` is no file or folder, and no hub repository org/name[@revision][:file]: {why}"
+            ))
+        })
     }
 }
 
 impl HubReference {
-    fn parse(text: &str) -> Option<Self> {
+    /// Takes `text` apart, or says in a few words which part of it is wrong.
+    fn parse(text: &str) -> Result<Self, String> {
         let (head, file) = match text.split_once(':') {
             Some((head, file)) => (head, Some(file.to_owned())),
             None => (text, None),
         };
         let (repo, revision) = head.split_once('@').unwrap_or((head, "main"));
-        let good_file = file.as_deref().is_none_or(super::manifest::is_safe_relative_path);
-        let good = is_repo(repo) && is_revision(revision) && good_file;
-        good.then(|| Self { repo: repo.to_owned(), revision: revision.to_owned(), file })
+        match repo.split('/').count() {
+            2 if !is_repo(repo) => {
+                return Err(format!(
+                    "`{repo}` may have letters, digits, `.`, `_` and `-` on either side of the `/`"
+                ));
+            }
+            2 => {}
+            parts => return Err(format!("`{repo}` has {parts} parts, two are wanted")),
+        }
+        if revision.is_empty() {
+            return Err("a branch, tag or commit is wanted after the `@`".to_owned());
+        }
+        if !is_revision(revision) {
+            return Err(format!("`{revision}` after the `@` is no branch, tag or commit"));
+        }
+        if file.as_deref() == Some("") {
+            return Err("a file or a quantisation is wanted after the `:`".to_owned());
+        }
+        if let Some(file) = &file
+            && !super::manifest::is_safe_relative_path(file)
+        {
+            return Err(format!("`{file}` after the `:` is no file of a repository and no quantisation"));
+        }
+        Ok(Self { repo: repo.to_owned(), revision: revision.to_owned(), file })
     }
 }
 
 /// Whether `text` can only be meant as a path.
-fn is_path_like(text: &str) -> bool {
+pub(super) fn is_path_like(text: &str) -> bool {
     text.starts_with(['/', '.', '~', '\\']) || text.contains('\\')
 }
 
@@ -154,11 +178,24 @@ mod tests {
         assert_eq!(Reference::parse("a/b@v1:Q8_0").unwrap(), hub("a/b", "v1", Some("Q8_0")));
         assert_eq!(Reference::parse("a/b@refs/pr/3").unwrap(), hub("a/b", "refs/pr/3", None));
         assert_eq!(Reference::parse("a/b:BF16/x.gguf").unwrap(), hub("a/b", "main", Some("BF16/x.gguf")));
-        for missing in
-            ["./x.gguf", "/no/such/x.gguf", "a/b/c.gguf", r"a\b", "~/x", "a/b:../x", "a/b@", "a/b@../x"]
-        {
+        for missing in ["./x.gguf", "/no/such/x.gguf", r"a\b", "~/x"] {
             let error = Reference::parse(missing).unwrap_err();
             assert!(matches!(error, Error::Io { .. }), "{missing}: {error}");
+        }
+        for (odd, why) in [
+            ("a/b/c.gguf", "`a/b/c.gguf` has 3 parts"),
+            ("a/b:../x", "`../x` after the `:`"),
+            ("a/b:", "wanted after the `:`"),
+            ("a/b@", "wanted after the `@`"),
+            ("a/b@../x", "`../x` after the `@`"),
+            ("a/", "`a/` may have"),
+            ("a/b c", "`a/b c` may have"),
+        ] {
+            let error = Reference::parse(odd).unwrap_err();
+            assert!(matches!(error, Error::InvalidArgument(_)), "{odd}: {error}");
+            let error = error.to_string();
+            assert!(error.starts_with(&format!("`{odd}` is no file or folder, and no hub")), "{error}");
+            assert!(error.contains(why), "{error}");
         }
         assert!(Reference::parse(" ").is_err());
     }

@@ -1,8 +1,6 @@
 //! Which files of a hub repository make the model that was asked for.
 
-use std::path::Path;
-
-use super::local::{is_side_file, is_weights, shard_stem};
+use crate::weights::locate::{INDEX, Shard, has_extension, is_side_file, is_weights};
 
 /// Files beside safetensors that say how to run them.
 const COMPANIONS: [&str; 7] = [
@@ -25,13 +23,12 @@ const PREFERRED: [&str; 2] = ["Q4_K_M", "Q8_0"];
 /// # Errors
 /// One line that lists the candidates when none or several are left.
 pub(super) fn select<'a>(paths: &[&'a str], wanted: Option<&str>) -> Result<Vec<&'a str>, String> {
-    let weights = || paths.iter().copied().filter(|path| is_weights(Path::new(path)));
+    let weights = || paths.iter().copied().filter(|path| is_weights(path));
     if let Some(wanted) = wanted {
         if let Some(&exact) = paths.iter().find(|path| **path == wanted) {
             return Ok(with_companions(paths, shards(paths, exact)?));
         }
-        let sets =
-            sets(weights().filter(|path| names_quantisation(path, wanted) && !is_side_file(Path::new(path))));
+        let sets = sets(weights().filter(|path| names_quantisation(path, wanted) && !is_side_file(path)));
         return match sets.as_slice() {
             [one] => Ok(with_companions(paths, shards(paths, one)?)),
             [] => Err(format!(
@@ -41,10 +38,10 @@ pub(super) fn select<'a>(paths: &[&'a str], wanted: Option<&str>) -> Result<Vec<
             several => Err(format!("`{wanted}` fits several files; {}", offer(several))),
         };
     }
-    let own: Vec<&str> = weights().filter(|path| !is_side_file(Path::new(path))).collect();
+    let own: Vec<&str> = weights().filter(|path| !is_side_file(path)).collect();
     // Checkpoints lie at the top; what lies deeper belongs to parts of a pipeline or to other formats.
     let checkpoint =
-        sets(own.iter().copied().filter(|path| path.ends_with(".safetensors") && !path.contains('/')));
+        sets(own.iter().copied().filter(|path| has_extension(path, "safetensors") && !path.contains('/')));
     match checkpoint.as_slice() {
         [] => {}
         [one] => return Ok(with_companions(paths, shards(paths, one)?)),
@@ -58,7 +55,7 @@ pub(super) fn select<'a>(paths: &[&'a str], wanted: Option<&str>) -> Result<Vec<
             };
         }
     }
-    let ggufs = sets(own.iter().copied().filter(|path| path.to_lowercase().ends_with(".gguf")));
+    let ggufs = sets(own.iter().copied().filter(|path| has_extension(path, "gguf")));
     if let [one] = ggufs.as_slice() {
         return shards(paths, one);
     }
@@ -79,12 +76,7 @@ pub(super) fn select<'a>(paths: &[&'a str], wanted: Option<&str>) -> Result<Vec<
 fn sets<'a>(paths: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut seen = std::collections::BTreeMap::new();
     for path in paths {
-        let key = match (shard_stem(Path::new(path)), path.rsplit_once('/')) {
-            (Some((stem, count, extension)), folder) => {
-                format!("{}/{stem}/{count}.{extension}", folder.map_or("", |(folder, _)| folder))
-            }
-            (None, _) => path.to_owned(),
-        };
+        let key = Shard::of(path).map_or_else(|| path.to_owned(), |shard| shard.name(1));
         let first = seen.entry(key).or_insert(path);
         *first = (*first).min(path);
     }
@@ -95,22 +87,19 @@ fn sets<'a>(paths: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
 
 /// `path`, or all shards of its set, each of which has to be there.
 fn shards<'a>(paths: &[&'a str], path: &'a str) -> Result<Vec<&'a str>, String> {
-    let Some((stem, count, extension)) = shard_stem(Path::new(path)) else { return Ok(vec![path]) };
-    let folder = path.rsplit_once('/').map_or(String::new(), |(folder, _)| format!("{folder}/"));
-    (1..=count)
-        .map(|i| {
-            let name = format!("{folder}{stem}-{i:05}-of-{count:05}.{extension}");
-            let found = paths.iter().copied().find(|path| *path == name);
-            found.ok_or_else(|| format!("the shard {name} is missing"))
-        })
-        .collect()
+    let Some(shard) = Shard::of(path) else { return Ok(vec![path]) };
+    let find = |number| {
+        let name = shard.name(number);
+        let found = paths.iter().copied().find(|path| *path == name);
+        found.ok_or_else(|| format!("the shard {name} is missing"))
+    };
+    (1..=shard.count).map(find).collect()
 }
 
 /// Adds what safetensors need beside them; a GGUF holds it all.
 fn with_companions<'a>(paths: &[&'a str], mut chosen: Vec<&'a str>) -> Vec<&'a str> {
-    if chosen.iter().all(|path| path.ends_with(".safetensors")) {
-        let index = "model.safetensors.index.json";
-        let wanted = COMPANIONS.into_iter().chain((chosen.len() > 1).then_some(index));
+    if chosen.iter().all(|path| has_extension(path, "safetensors")) {
+        let wanted = COMPANIONS.into_iter().chain((chosen.len() > 1).then_some(INDEX));
         chosen.extend(wanted.filter_map(|name| paths.iter().copied().find(|path| *path == name)));
     }
     chosen

@@ -1,4 +1,4 @@
-//! The manifests in the repository's `models/` folder, built into the library.
+//! The manifests in this crate's `models/` folder, built into the library.
 
 use std::path::Path;
 use std::sync::LazyLock;
@@ -8,7 +8,7 @@ use super::manifest::Manifest;
 macro_rules! shipped {
     ($($file:literal),* $(,)?) => {
         /// File name and text of each, in the order lists show them.
-        const TEXTS: &[(&str, &str)] = &[$(($file, include_str!(concat!("../../../../models/", $file)))),*];
+        const TEXTS: &[(&str, &str)] = &[$(($file, include_str!(concat!("../../models/", $file)))),*];
     };
 }
 
@@ -73,7 +73,7 @@ mod tests {
             assert_eq!(*file, format!("{}.toml", manifest.name));
         }
         let built_in: BTreeSet<String> = TEXTS.iter().map(|(file, _)| (*file).to_owned()).collect();
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models");
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("models");
         let on_disk =
             std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
         assert_eq!(built_in, on_disk.filter(|name| name.ends_with(".toml")).collect());

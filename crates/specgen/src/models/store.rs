@@ -3,12 +3,12 @@
 use std::borrow::Cow;
 use std::path::Path;
 
-use super::item::{Item, Presence, manifest_dir};
+use super::item::{Item, manifest_dir};
 use super::local::ModelFiles;
 use super::manifest::Manifest;
 use super::options::StoreOptions;
 use super::progress::Progress;
-use super::reference::{HubReference, Reference, close_matches};
+use super::reference::{HubReference, Reference, close_matches, is_path_like};
 use crate::{Error, Result};
 
 /// Models on this machine, and the ways to get more.
@@ -70,14 +70,24 @@ impl Store {
     /// fetched, stays at its commit until pulled again, and opens without the network.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for an unknown name, with the names that resemble it; [`Error::Io`] or
+    /// [`Error::UnknownModel`] for an unknown name, with the names that resemble it; [`Error::Io`] or
     /// [`Error::Format`] for a path that cannot be used; [`Error::Fetch`] when no source gives the file, with
     /// a reason for each, or when it is missing offline; [`Error::Unsupported`] when it is missing and the
     /// library was built without the feature `hub`.
     pub fn resolve(&self, reference: &str, progress: &dyn Progress) -> Result<ModelFiles> {
+        self.resolve_or(reference, &[], progress)
+    }
+
+    /// As [`Store::resolve`], where `words` would do in place of a model: a near miss of one is told.
+    pub(crate) fn resolve_or(
+        &self,
+        reference: &str,
+        words: &[&str],
+        progress: &dyn Progress,
+    ) -> Result<ModelFiles> {
         match Reference::parse(reference)? {
             Reference::Path(path) => ModelFiles::open(&path),
-            Reference::Name(name) => self.named(&name, false, progress),
+            Reference::Name(name) => self.named(self.find(&name, words)?, false, progress),
             Reference::Hub(hub) => self.hub(&hub, false, progress),
         }
     }
@@ -90,7 +100,7 @@ impl Store {
     pub fn pull(&self, name: &str, progress: &dyn Progress) -> Result<ModelFiles> {
         match self.named_or_hub(name)? {
             Reference::Hub(hub) => self.hub(&hub, true, progress),
-            _ => self.named(name, true, progress),
+            _ => self.named(self.find(name, &[])?, true, progress),
         }
     }
 
@@ -107,7 +117,8 @@ impl Store {
     /// Deletes the files of a name or of a hub repository, all its revisions; returns the bytes freed.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a path or an unknown name, [`Error::Io`] if a file cannot be deleted.
+    /// [`Error::InvalidArgument`] for a path, [`Error::UnknownModel`] for an unknown name, [`Error::Io`] if a file cannot
+    /// be deleted.
     pub fn remove(&self, name: &str) -> Result<u64> {
         match self.named_or_hub(name)? {
             Reference::Hub(hub) => {
@@ -115,7 +126,7 @@ impl Store {
                 remove_folder(&dir)
             }
             _ => {
-                let manifest = self.find(name)?;
+                let manifest = self.find(name, &[])?;
                 let mut freed = 0;
                 for item in Item::of_manifest(&self.options.root, &manifest) {
                     for path in item.all_paths() {
@@ -137,17 +148,21 @@ impl Store {
         if !name.contains(['/', '\\']) {
             return Ok(Reference::Name(name.to_owned()));
         }
-        match Reference::parse(name)? {
-            Reference::Path(path) => Err(Error::InvalidArgument(format!(
-                "{} is a path; a model's name or a hub repository org/name is wanted",
-                path.display()
+        let reference = if is_path_like(name) { None } else { Some(Reference::parse(name)?) };
+        match reference {
+            Some(reference @ Reference::Hub(_)) => Ok(reference),
+            _ => Err(Error::InvalidArgument(format!(
+                "{name} is a path; a model's name or a hub repository org/name is wanted"
             ))),
-            other => Ok(other),
         }
     }
 
-    fn named(&self, name: &str, check: bool, progress: &dyn Progress) -> Result<ModelFiles> {
-        let manifest = self.find(name)?;
+    fn named(
+        &self,
+        manifest: Cow<'static, Manifest>,
+        check: bool,
+        progress: &dyn Progress,
+    ) -> Result<ModelFiles> {
         let items = Item::of_manifest(&self.options.root, &manifest);
         self.ensure(&items, check, progress)?;
         let paths: Vec<_> = items.into_iter().map(|item| item.path).collect();
@@ -163,11 +178,11 @@ impl Store {
     #[cfg(not(feature = "hub"))]
     fn ensure(&self, items: &[Item], _check: bool, _progress: &dyn Progress) -> Result<()> {
         for item in items {
-            if item.presence()? != Presence::Present {
+            if let Some(fault) = item.fault()? {
                 return Err(Error::Unsupported(format!(
-                    "{} is not at {}, and this build cannot fetch it; build with the feature `hub`, or put the file there",
-                    item.model,
-                    item.path.display()
+                    "{} {fault}, and this build cannot fetch {}; build with the feature `hub`, or put the file there",
+                    item.path.display(),
+                    item.model
                 )));
             }
         }
@@ -186,8 +201,8 @@ impl Store {
         )))
     }
 
-    /// The manifest called `name`; the user's own win.
-    fn find(&self, name: &str) -> Result<Cow<'static, Manifest>> {
+    /// The manifest called `name`; the user's own win. `words` are suggested beside the names that resemble it.
+    fn find(&self, name: &str, words: &[&str]) -> Result<Cow<'static, Manifest>> {
         let (users, broken) = self.user_manifests();
         if let Some(manifest) = users.iter().find(|manifest| manifest.answers_to(name)) {
             return Ok(Cow::Owned(manifest.clone()));
@@ -201,14 +216,11 @@ impl Store {
         }
         let all = users.iter().chain(Self::manifests());
         let names = all.flat_map(|m| std::iter::once(&m.name).chain(&m.aliases)).map(String::as_str);
-        let hint = match close_matches(name, names).as_slice() {
-            [] => String::new(),
-            close => format!("; did you mean {}?", close.join(", ")),
-        };
-        Err(Error::InvalidArgument(format!(
-            "no model is called `{name}`, and there is no such file{hint}; \
-             `specgen list` shows the names, a path to a .gguf file or a folder works too, and so does a hub repository org/name"
-        )))
+        let close = close_matches(name, words.iter().copied().chain(names));
+        Err(Error::UnknownModel {
+            name: name.to_owned(),
+            close: close.into_iter().map(str::to_owned).collect(),
+        })
     }
 
     /// The manifests in `manifests/` of the store, and those that are broken with their file's stem.
@@ -244,7 +256,7 @@ impl Store {
             format: manifest.format.clone(),
             size: size.map(|(bytes, _)| bytes),
             size_is_exact: size.is_some_and(|(_, exact)| exact),
-            present: items.iter().all(|item| item.presence().is_ok_and(|p| p == Presence::Present)),
+            present: items.iter().all(|item| item.fault().is_ok_and(|fault| fault.is_none())),
             tested: manifest.tested,
             recommended_draft: manifest.recommended_draft.clone(),
             problem: None,

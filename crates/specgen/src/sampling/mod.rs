@@ -70,7 +70,7 @@ impl Sampler {
         let logits = self.adjusted(logits, history);
         let best = filter::argmax(&logits).ok_or_else(|| {
             Error::InvalidArgument(format!(
-                "every token is banned at output token {}; relax logit_bias (or the model returned only -inf)",
+                "every token is banned at output token {}; ban fewer (or the model returned only -inf)",
                 history.num_output()
             ))
         })?;

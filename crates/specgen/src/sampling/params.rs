@@ -1,5 +1,7 @@
 //! What a user may ask of the sampler, and whether it makes sense.
 
+use std::collections::HashMap;
+
 use crate::{Error, Result};
 
 /// How tokens are drawn from the model's logits.
@@ -22,7 +24,7 @@ pub struct SamplingParams {
     pub presence_penalty: f32,
     /// Subtracted from a token's logit once for each time the output holds it; 0 is off. In [-100, 100].
     pub frequency_penalty: f32,
-    /// Added to the logits of the given token ids, after the penalties; `-inf` bans a token.
+    /// Added to the logits of the given token ids, after the penalties; `-inf` bans a token. Each id once.
     pub logit_bias: Vec<(u32, f32)>,
     /// Makes the output repeatable; without one, a seed is drawn and reported.
     pub seed: Option<u64>,
@@ -54,7 +56,7 @@ impl SamplingParams {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] with the name, the value and the range.
+    /// [`Error::Parameter`] with the name, the value and the range.
     pub fn validate(&self, vocab_size: usize) -> Result<()> {
         let finite = f32::MIN..=f32::MAX;
         let ranges = [
@@ -82,20 +84,25 @@ impl SamplingParams {
         ];
         for (name, value, in_range, wanted) in ranges {
             if !in_range || !finite.contains(&value) {
-                return Err(Error::InvalidArgument(format!("{name} is {value}, but must be {wanted}")));
+                return Err(Error::parameter(name, format!("is {value}, but must be {wanted}")));
             }
         }
+        let mut biased = HashMap::new();
         for &(id, bias) in &self.logit_bias {
+            if let Some(before) = biased.insert(id, bias) {
+                let problem =
+                    format!("names token {id} twice, with {before} and {bias}; give each token once");
+                return Err(Error::parameter("logit_bias", problem));
+            }
             if id as usize >= vocab_size {
-                return Err(Error::InvalidArgument(format!(
-                    "logit_bias names token {id}, but the vocabulary ends at {}",
-                    vocab_size.saturating_sub(1)
-                )));
+                let last = vocab_size.saturating_sub(1);
+                let problem = format!("names token {id}, but the vocabulary ends at {last}");
+                return Err(Error::parameter("logit_bias", problem));
             }
             if bias != f32::NEG_INFINITY && !finite.contains(&bias) {
-                return Err(Error::InvalidArgument(format!(
-                    "logit_bias of token {id} is {bias}, but must be a finite number, or -inf to ban the token"
-                )));
+                let wanted = "a finite number, or -inf to ban the token";
+                let problem = format!("of token {id} is {bias}, but must be {wanted}");
+                return Err(Error::parameter("logit_bias", problem));
             }
         }
         Ok(())
@@ -138,6 +145,19 @@ mod tests {
                 assert!(message.contains("must be"), "{message}");
             }
             good.iter().for_each(|&value| with(value).unwrap());
+        }
+    }
+
+    #[test]
+    fn a_token_is_biased_once() {
+        let with = |bias: &[(u32, f32)]| {
+            SamplingParams { logit_bias: bias.to_vec(), ..SamplingParams::default() }.validate(10)
+        };
+        with(&[(3, 1.0), (4, 1.0)]).unwrap();
+        for second in [1.0, 2.5] {
+            let message = with(&[(3, 1.0), (4, 0.0), (3, second)]).unwrap_err().to_string();
+            let wanted = format!("logit_bias names token 3 twice, with 1 and {second}; give each token once");
+            assert_eq!(message, wanted);
         }
     }
 

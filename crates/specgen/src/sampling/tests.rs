@@ -89,7 +89,7 @@ fn any_params(vocab: u32) -> impl Strategy<Value = SamplingParams> {
         off_or(0.5..2.0, 1.0),
         off_or(-2.0..2.0, 0.0),
         off_or(-2.0..2.0, 0.0),
-        prop::collection::vec((0..vocab, prop_oneof![-5.0_f32..5.0, Just(f32::NEG_INFINITY)]), 0..4),
+        prop::collection::btree_map(0..vocab, prop_oneof![-5.0_f32..5.0, Just(f32::NEG_INFINITY)], 0..4),
     )
         .prop_map(|(temperature, top_k, top_p, min_p, repetition, presence, frequency, logit_bias)| {
             SamplingParams {
@@ -100,7 +100,7 @@ fn any_params(vocab: u32) -> impl Strategy<Value = SamplingParams> {
                 repetition_penalty: repetition,
                 presence_penalty: presence,
                 frequency_penalty: frequency,
-                logit_bias,
+                logit_bias: logit_bias.into_iter().collect(),
                 seed: None,
             }
         })
@@ -211,7 +211,7 @@ fn penalties_look_where_they_should() {
     assert_eq!(adjusted(SamplingParams { repetition_penalty: 2.0, ..off() }), [1.0, 1.0, -4.0, 2.0]);
     assert_eq!(adjusted(SamplingParams { presence_penalty: 0.5, ..off() }), [2.0, 1.5, -2.5, 2.0]);
     assert_eq!(adjusted(SamplingParams { frequency_penalty: 0.5, ..off() }), [2.0, 1.0, -2.5, 2.0]);
-    let bias = vec![(3, -1.0), (0, f32::NEG_INFINITY), (3, 0.25)];
+    let bias = vec![(3, -0.75), (0, f32::NEG_INFINITY)];
     assert_eq!(adjusted(SamplingParams { logit_bias: bias, ..off() }), [f32::NEG_INFINITY, 2.0, -2.0, 1.25]);
 }
 

@@ -11,24 +11,27 @@ use super::spm::Spm;
 use super::vocab::{ByBytes, Kind, Spelling, Vocab, Whole, byte_token};
 use super::{Engine, Inner, byte_level, ends, pre};
 
-const OVERRIDE: &str = "name it with --tokenizer-pre NAME, or give the model's tokenizer.json with --tokenizer FILE \
-                        (or put it beside the model)";
+/// What helps where a file does not say how its tokenizer splits text.
+const OVERRIDE: &str = "name it, or put the model's own tokenizer.json beside the model";
 
 /// Reads the `tokenizer.*` keys.
 pub(super) fn load(meta: &Metadata, path: &Path, pre_override: Option<&str>) -> Result<Inner> {
-    let fail = |message: String| Error::format(path, message);
     let model = meta.str("tokenizer.ggml.model").ok_or_else(|| {
-        fail("no tokenizer: `tokenizer.ggml.model` is missing; give one with --tokenizer FILE".into())
+        let message =
+            "no tokenizer: `tokenizer.ggml.model` is missing; put the model's own tokenizer.json beside it";
+        Error::tokenizer(path, message)
     })?;
     match model {
         "gpt2" | "gemma4" => load_bpe(meta, path, model, pre_override),
         "llama" => load_spm(meta, path),
-        other => Err(Error::Unsupported(format!(
-            "{}: tokenizer model `{}` is not supported (gpt2, llama and gemma4 are); give the model's tokenizer.json \
-             with --tokenizer FILE",
-            path.display(),
-            short(other.as_bytes())
-        ))),
+        other => {
+            let message = format!(
+                "tokenizer model `{}` is not supported (gpt2, llama and gemma4 are); put the model's own \
+                 tokenizer.json beside it",
+                short(other.as_bytes())
+            );
+            Err(Error::tokenizer(path, message))
+        }
     }
 }
 
@@ -45,10 +48,8 @@ fn load_bpe(meta: &Metadata, path: &Path, model: &str, pre_override: Option<&str
             name => format!("pre-tokenizer `{}` is not known", short(name.as_bytes())),
         };
         let known = pre::names().join(", ");
-        Error::Unsupported(format!(
-            "{}: {found}, and a wrong one gives wrong ids; {OVERRIDE}; known: {known}",
-            path.display()
-        ))
+        let message = format!("{found}, and a wrong one gives wrong ids; {OVERRIDE}; known: {known}");
+        Error::tokenizer(path, message)
     })?;
     let spelling = if pre.sentencepiece { Spelling::Sentencepiece } else { Spelling::ByteLevel };
 

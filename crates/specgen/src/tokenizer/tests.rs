@@ -188,7 +188,7 @@ fn unknown_pre_tokenizers_are_refused_with_a_way_out() {
         (without.clone(), "does not name"),
     ] {
         let error = open(&meta).unwrap_err().to_string();
-        for word in [PATH, name, "--tokenizer-pre NAME", "--tokenizer FILE", "llama-bpe, llama-v3"] {
+        for word in [PATH, name, "name it", "tokenizer.json", "llama-bpe, llama-v3"] {
             assert!(error.contains(word), "{word}: {error}");
         }
         assert!(!error.contains('\n'));

@@ -10,7 +10,7 @@ pub mod gguf_writer;
 pub mod metadata;
 pub mod safetensors;
 
-mod locate;
+pub(crate) mod locate;
 mod mapping;
 mod tensor;
 
@@ -44,19 +44,16 @@ impl Weights {
     /// Opens a `.gguf` or `.safetensors` file, or a folder that holds one model of either kind.
     ///
     /// The content decides the kind, not the extension. A file that is one shard of several
-    /// (`-00001-of-0000N`) opens them all; in a folder, `model.safetensors.index.json` decides.
+    /// (`-00001-of-0000N`) opens them all. In a folder, `model.safetensors` counts first, then what
+    /// `model.safetensors.index.json` names; elsewhere safetensors before GGUF.
     ///
     /// # Errors
     /// [`Error::Io`] where the system refuses; [`Error::Format`] where a file is damaged or of another
     /// kind, a shard is missing, or a folder holds no model or several.
     pub fn open(path: &Path) -> Result<Self> {
-        let found = locate::locate(path)?;
-        let mut weights = match found {
+        let mut weights = match locate::locate(path)? {
             locate::Found::Files(files) => Self::from_files(&files)?,
-            locate::Found::Index(index) => {
-                let shards = safetensors::read_index(&index)?;
-                Self::from_index(&index, &shards)?
-            }
+            locate::Found::Index(index, shards) => Self::from_index(&index, &shards)?,
         };
         weights.path = path.to_owned();
         Ok(weights)

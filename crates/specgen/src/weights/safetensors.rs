@@ -22,7 +22,7 @@ const MAX_INDEX: u64 = 100_000_000;
 const LENGTH: usize = 8;
 
 /// The files an index names, each with the tensors that are in it.
-pub(super) type Shards = BTreeMap<PathBuf, HashSet<String>>;
+pub(crate) type Shards = BTreeMap<PathBuf, HashSet<String>>;
 
 /// Whether `bytes` begin like a safetensors file: a plausible header length, then JSON.
 pub fn is_safetensors(bytes: &[u8]) -> bool {

@@ -59,9 +59,15 @@ impl Reader<'_> {
     }
 
     fn uint(&self, suffix: &str) -> Result<usize> {
-        self.opt_uint(suffix).ok_or_else(|| {
-            Error::format(self.weights.path(), format!("metadata key `{}` is missing", self.key(suffix)))
-        })
+        self.opt_uint(suffix).ok_or_else(|| self.missing(suffix))
+    }
+
+    fn float(&self, suffix: &str) -> Result<f64> {
+        self.opt_float(suffix).ok_or_else(|| self.missing(suffix))
+    }
+
+    fn missing(&self, suffix: &str) -> Error {
+        Error::format(self.weights.path(), format!("metadata key `{}` is missing", self.key(suffix)))
     }
 
     fn opt_float(&self, suffix: &str) -> Option<f64> {
@@ -104,7 +110,7 @@ impl Reader<'_> {
             num_kv_heads,
             head_dim,
             context_len: trained_len,
-            norm_eps: self.opt_float("attention.layer_norm_rms_epsilon").unwrap_or(1e-5) as f32,
+            norm_eps: self.float("attention.layer_norm_rms_epsilon")? as f32,
             attn_scale: match self.arch {
                 // The 27B models of both generations scale by the residual width shared over the heads.
                 Architecture::Gemma2 if num_layers == 46 => {
@@ -204,5 +210,38 @@ impl Reader<'_> {
 
     fn unsupported(&self, what: String) -> Error {
         Error::Unsupported(format!("{}: {what}", self.weights.path().display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::weights::{Format, Value, gguf_writer::GgufWriter};
+
+    #[test]
+    fn the_norms_epsilon_is_never_guessed() {
+        let file = |with_epsilon: bool| {
+            let mut writer = GgufWriter::new()
+                .metadata("general.architecture", Value::String(b"llama".to_vec()))
+                .tensor("token_embd.weight", Format::F32, &[4, 8], &[0; 128]);
+            for (key, value) in [
+                ("embedding_length", 8),
+                ("attention.head_count", 2),
+                ("block_count", 1),
+                ("context_length", 64),
+                ("feed_forward_length", 16),
+            ] {
+                writer = writer.metadata(&format!("llama.{key}"), Value::Uint(value));
+            }
+            if with_epsilon {
+                writer = writer.metadata("llama.attention.layer_norm_rms_epsilon", Value::Float(1e-5));
+            }
+            let weights = Weights::from_bytes("m.gguf", writer.finish()).unwrap();
+            from_metadata(&weights, weights.metadata().unwrap(), None)
+        };
+        assert_eq!(file(true).unwrap().norm_eps, 1e-5);
+        let message = file(false).unwrap_err().to_string();
+        assert_eq!(message, "m.gguf: metadata key `llama.attention.layer_norm_rms_epsilon` is missing");
     }
 }

@@ -139,7 +139,7 @@ impl Reader<'_> {
             num_kv_heads,
             head_dim,
             context_len: trained_len,
-            norm_eps: hf.rms_norm_eps.unwrap_or(1e-6) as f32,
+            norm_eps: self.need("rms_norm_eps", hf.rms_norm_eps.or(gemma.then_some(1e-6)))? as f32,
             attn_scale: match hf.query_pre_attn_scalar {
                 Some(scalar) if gemma => gemma_attn_scale(scalar),
                 None if gemma => gemma_attn_scale(256.0),
@@ -149,7 +149,7 @@ impl Reader<'_> {
             final_softcap: hf.final_logit_softcapping.filter(|&cap| cap > 0.0),
             embed_scale: gemma.then(|| (hidden_size as f32).sqrt()),
             activation: self.activation(gemma)?,
-            layers: self.layers(num_layers, ropes.len()),
+            layers: self.layers(num_layers, ropes.len())?,
             ropes,
         })
     }
@@ -228,12 +228,31 @@ impl Reader<'_> {
         }
     }
 
-    fn layers(&self, num_layers: usize, num_ropes: usize) -> Vec<LayerConfig> {
+    /// Per layer, whether its attention is local; `None` where the file does not list its layers' kinds.
+    fn listed_layers(&self, num_layers: usize) -> Result<Option<Vec<bool>>> {
+        let Some(types) = &self.hf.layer_types else { return Ok(None) };
+        if types.len() != num_layers {
+            let message = format!("`layer_types` lists {} layers, wanted {num_layers}", types.len());
+            return Err(Error::format(self.path, message));
+        }
+        let is_local = |kind: &String| match kind.as_str() {
+            "full_attention" => Ok(false),
+            "sliding_attention" => Ok(true),
+            other => Err(self.unsupported(&format!(
+                "a layer of type `{}` (only full_attention and sliding_attention are known)",
+                other.chars().take(80).flat_map(char::escape_debug).collect::<String>()
+            ))),
+        };
+        types.iter().map(is_local).collect::<Result<_>>().map(Some)
+    }
+
+    fn layers(&self, num_layers: usize, num_ropes: usize) -> Result<Vec<LayerConfig>> {
         let hf = &self.hf;
         let window = hf.sliding_window.filter(|&w| w > 0);
-        (0..num_layers.min(1 << 16))
+        let listed_layers = self.listed_layers(num_layers)?;
+        let layers = (0..num_layers.min(1 << 16))
             .map(|i| {
-                let listed = hf.layer_types.as_ref().and_then(|t| t.get(i)).map(|t| t == "sliding_attention");
+                let listed = listed_layers.as_ref().map(|layers| layers[i]);
                 let local = match self.architecture {
                     Architecture::Gemma2 => listed.unwrap_or(i.is_multiple_of(2)),
                     Architecture::Gemma3 => listed.unwrap_or_else(|| {
@@ -244,7 +263,7 @@ impl Reader<'_> {
                         let on = hf.use_sliding_window == Some(true);
                         on && listed.unwrap_or(i >= hf.max_window_layers.unwrap_or(0))
                     }
-                    Architecture::Llama | Architecture::Phi3 => true,
+                    Architecture::Llama | Architecture::Phi3 => listed.unwrap_or(true),
                 };
                 let rope = match self.architecture {
                     Architecture::Gemma3 => Some(if local { num_ropes - 1 } else { 0 }),
@@ -257,10 +276,65 @@ impl Reader<'_> {
                 };
                 LayerConfig { window: window.filter(|_| local), rope }
             })
-            .collect()
+            .collect();
+        Ok(layers)
     }
 
     fn unsupported(&self, what: &str) -> Error {
         Error::Unsupported(format!("{}: {what} is not supported", self.path.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// The configuration of a tiny model of three layers, with some fields changed; a null takes one out.
+    fn read(model_type: &str, changes: Value) -> Result<ArchConfig> {
+        let mut config = json!({
+            "model_type": model_type, "vocab_size": 64, "hidden_size": 16, "intermediate_size": 32,
+            "num_hidden_layers": 3, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8,
+            "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "sliding_window": 8, "use_sliding_window": true,
+        });
+        for (name, value) in changes.as_object().unwrap() {
+            config[name] = value.clone();
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config.json");
+        std::fs::write(&path, config.to_string()).unwrap();
+        from_config_json(&path, None)
+    }
+
+    #[test]
+    fn layers_are_of_the_kinds_listed() {
+        let types = json!({"layer_types": ["full_attention", "sliding_attention", "full_attention"]});
+        for model_type in ["llama", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3", "smollm3"] {
+            let config = read(model_type, types.clone()).unwrap();
+            let windows: Vec<_> = config.layers.iter().map(|layer| layer.window).collect();
+            assert_eq!(windows, [None, Some(8), None], "{model_type}");
+        }
+    }
+
+    #[test]
+    fn kinds_that_nobody_knows_are_refused() {
+        for model_type in ["llama", "qwen3", "gemma3_text"] {
+            let types = ["full_attention", "chunked_attention", "full_attention"];
+            let message = read(model_type, json!({ "layer_types": types })).unwrap_err().to_string();
+            assert!(message.contains("a layer of type `chunked_attention`"), "{message}");
+            let message =
+                read(model_type, json!({"layer_types": ["full_attention"]})).unwrap_err().to_string();
+            assert!(message.ends_with("config.json: `layer_types` lists 1 layers, wanted 3"), "{message}");
+        }
+    }
+
+    #[test]
+    fn the_norms_epsilon_is_never_guessed() {
+        let message = read("llama", json!({"rms_norm_eps": null})).unwrap_err().to_string();
+        assert!(message.ends_with("field `rms_norm_eps` is missing"), "{message}");
+        // Gemma's multimodal wrappers leave out what equals the default of their class.
+        assert_eq!(read("gemma3_text", json!({"rms_norm_eps": null})).unwrap().norm_eps, 1e-6);
     }
 }

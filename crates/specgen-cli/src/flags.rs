@@ -1,0 +1,71 @@
+//! The library's errors in the words of the command line: which option a parameter is, and which option helps.
+
+use specgen::Error;
+
+/// `error` in one line, with the options that have to do with it.
+pub(crate) fn worded(error: &Error) -> String {
+    match error {
+        Error::Parameter { name, problem } => format!("{} {problem}", flag(name)),
+        Error::Tokenizer { .. } => {
+            format!("{error}; --tokenizer FILE gives another, --tokenizer-pre NAME a pre-tokenizer")
+        }
+        Error::ChatTemplate { .. } => {
+            format!("{error}; --chat-template FILE gives one, `specgen generate --raw` does without")
+        }
+        Error::ContextOverflow { .. } => format!("{error} (--context N)"),
+        Error::UnknownModel { .. } => format!("{error}; `specgen list` shows the names"),
+        other => other.to_string(),
+    }
+}
+
+/// The option that sets a parameter of the library.
+fn flag(parameter: &str) -> String {
+    match parameter {
+        "repetition_penalty" => "--repeat-penalty".to_owned(),
+        other => format!("--{}", other.replace('_', "-")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use clap::CommandFactory;
+    use specgen::SamplingParams;
+
+    use super::*;
+    use crate::args::Cli;
+
+    /// Every parameter that the library can complain about is an option that exists.
+    #[test]
+    fn every_parameter_has_its_option() {
+        type Spoil = fn(&mut SamplingParams);
+        let spoils: [Spoil; 8] = [
+            |p| p.temperature = -1.0,
+            |p| p.top_p = 2.0,
+            |p| p.min_p = 2.0,
+            |p| p.repetition_penalty = 0.0,
+            |p| p.presence_penalty = 1e3,
+            |p| p.frequency_penalty = 1e3,
+            |p| p.logit_bias = vec![(1, f32::NAN)],
+            |p| p.logit_bias = vec![(99, 1.0)],
+        ];
+        let command = Cli::command();
+        let generate = command.find_subcommand("generate").unwrap();
+        for spoil in spoils {
+            let mut params = SamplingParams::default();
+            spoil(&mut params);
+            let error = params.validate(10).unwrap_err();
+            let Error::Parameter { name, .. } = error else { panic!("{error}") };
+            let option = flag(name);
+            assert!(
+                generate.get_arguments().any(|arg| arg.get_long() == option.strip_prefix("--")),
+                "{option}"
+            );
+            assert!(
+                worded(&error).starts_with(&option) && !worded(&error).contains('_'),
+                "{}",
+                worded(&error)
+            );
+        }
+    }
+}
