@@ -6,6 +6,7 @@
 //! `d = NaN` and `q = 0`: every output of the row is then NaN.
 #![allow(unsafe_code)]
 
+use std::cell::RefCell;
 use std::sync::{Mutex, PoisonError};
 
 use crate::Team;
@@ -27,7 +28,7 @@ pub struct Activations<'a> {
 pub(crate) const LESS: i32 = 32;
 
 /// Rows quantised block by block. The rows of a block lie together, as a block of weights meets them.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Quantized {
     /// `[cols / block_len, rows, block_len]`.
     pub(crate) q: Vec<i8>,
@@ -87,17 +88,30 @@ impl<'a> Activations<'a> {
     }
 }
 
+impl Drop for Activations<'_> {
+    fn drop(&mut self) {
+        SPARE.with_borrow_mut(|spare| {
+            spare.extend([self.by_256.take(), self.by_32.take()].into_iter().flatten())
+        });
+    }
+}
+
+thread_local! {
+    /// Buffers of activations that are gone, for the next: a decoding loop allocates nothing.
+    static SPARE: RefCell<Vec<Quantized>> = const { RefCell::new(Vec::new()) };
+}
+
 impl Quantized {
     fn new(team: &Team, level: Level, x: &[f32], rows: usize, block_len: usize) -> Self {
-        let run = Self::run(block_len);
-        let mut new = Self {
-            q: vec![0; x.len()],
-            d: vec![0.0; x.len() / block_len],
-            sums: vec![0; x.len() / run],
-            sums_32: vec![0; if block_len == 256 { x.len() / 32 } else { 0 }],
-            less: vec![0; if block_len == 256 { x.len() / run } else { 0 }],
-            d_sum: vec![0.0; if block_len == 32 { x.len() / 32 } else { 0 }],
-        };
+        let (run, of_256) = (Self::run(block_len), block_len == 256);
+        let mut new = SPARE.with_borrow_mut(Vec::pop).unwrap_or_default();
+        // What is left over from others is overwritten below.
+        new.q.resize(x.len(), 0);
+        new.d.resize(x.len() / block_len, 0.0);
+        new.sums.resize(x.len() / run, 0);
+        new.sums_32.resize(if of_256 { x.len() / 32 } else { 0 }, 0);
+        new.less.resize(if of_256 { x.len() / run } else { 0 }, 0);
+        new.d_sum.resize(if of_256 { 0 } else { x.len() / 32 }, 0.0);
         if x.is_empty() {
             return new;
         }

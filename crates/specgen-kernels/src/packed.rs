@@ -135,8 +135,7 @@ fn pack_step(shape: Shape, q: &[u8; STEP], n: usize, to: &mut [u8]) {
         for (b, q) in q.iter().enumerate() {
             to[low + b] |= (q & ((1u16 << shape.low) - 1) as u8) << shift;
         }
-        if shape.high > 0 {
-            let lines = 8 / shape.high;
+        if let Some(lines) = 8usize.checked_div(shape.high) {
             let high = LINE * (shape.low + l / lines) + 4 * n;
             for (b, q) in q.iter().enumerate() {
                 to[high + b] |= q >> shape.low << (shape.high * (l % lines));

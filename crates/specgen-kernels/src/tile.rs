@@ -126,7 +126,7 @@ pub(crate) struct Rows<L> {
     pub(crate) q: *const i8,
     pub(crate) d: *const f32,
     /// Blocks of 32: `d` times the sum.
-    d_sum: *const f32,
+    pub(crate) d_sum: *const f32,
     /// Blocks of 256: [`LESS`] times the negated sums over runs of 16.
     less: *const i32,
     /// Sums over sub-blocks, or over the whole block where there are none.

@@ -1,117 +1,20 @@
-//! Packed tiles of the 256-element formats times many activation rows, on Intel's matrix unit (AMX).
+//! The formats of 256 elements.
 //!
-//! The unit multiplies bytes and sums 64 products into i32. A block's sub-block scales are folded into its weights, split
-//! over two byte matrices, so that one integer sum runs through the whole block: `I = factor * H + L`. Integers are exact,
-//! and the f32 chain is that of `definition.rs`: the same bits as every other path.
-#![allow(unsafe_code)]
-#![allow(unsafe_op_in_unsafe_fn, reason = "the contract of each function covers its body")]
+//! A block's sub-block scales are folded into its weights, split over two byte matrices, so that one integer sum runs
+//! through the whole block: `I = factor * H + L`.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::ops::Range;
-use std::sync::OnceLock;
 
+use super::{GROUPS, ROWS, first_row, groups};
 use crate::Format;
 use crate::isa::{Avx512, Isa};
 use crate::layout::{LINE, Layout, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, TILE, lines};
 use crate::tile::{AHEAD, Block, Job, Rows, min_pair, prefetch, scale};
 
-/// Activation rows of a matrix register.
-const ROWS: usize = 16;
-/// Groups of rows that share an unpacked block; so many that their integers stay in the second-level cache.
-const GROUPS: usize = 8;
 /// Bytes from one activation row to the next.
 const X_STRIDE: usize = 256;
-/// Fewer rows than this are done faster without it.
-const WORTH: usize = 8;
-
-/// Whether `m` rows of weights in `format` are better done here.
-pub(crate) fn is_worth(format: Format, m: usize) -> bool {
-    m >= WORTH && format.block_len() == 256
-}
-
-/// Whether this CPU has the unit, the system lets this process use it, and it computes what it should.
-pub(crate) fn is_available() -> bool {
-    static AVAILABLE: OnceLock<bool> = OnceLock::new();
-    *AVAILABLE.get_or_init(|| {
-        let bits = __cpuid_count(7, 0).edx;
-        let has = |bit: u32| bits >> bit & 1 == 1;
-        // AMX-TILE and AMX-INT8.
-        __get_cpuid_max(0).0 >= 7 && has(24) && has(25) && permitted() && {
-            // SAFETY: the CPU has the unit, and the system lets us use it.
-            unsafe { works() }
-        }
-    })
-}
-
-/// Asks the system for the unit's large register state, for this process.
-fn permitted() -> bool {
-    #[cfg(target_os = "linux")]
-    {
-        const ARCH_PRCTL: i64 = 158;
-        const REQUEST_PERMISSION: i64 = 0x1023;
-        const TILE_DATA: i64 = 18;
-        let result: i64;
-        // SAFETY: a system call that reads and writes no memory of ours.
-        unsafe {
-            asm!("syscall", inlateout("rax") ARCH_PRCTL => result, in("rdi") REQUEST_PERMISSION,
-                in("rsi") TILE_DATA, lateout("rcx") _, lateout("r11") _, options(nostack));
-        }
-        result == 0
-    }
-    #[cfg(not(target_os = "linux"))]
-    false
-}
-
-/// Multiplies a pair of small matrices and looks at the result.
-///
-/// # Safety
-/// The unit is there and permitted.
-unsafe fn works() -> bool {
-    let a: [[i8; LINE]; ROWS] = std::array::from_fn(|r| std::array::from_fn(|k| (r * 5 + k * 3) as i8));
-    let b: [[u8; LINE]; TILE] = std::array::from_fn(|l| std::array::from_fn(|i| (l * 7 + i * 11) as u8));
-    let mut c = [[0i32; TILE]; ROWS];
-    Config::new(ROWS).load();
-    asm!(
-        "tilezero tmm0", "tileloadd tmm4, [{a} + {stride}]", "tileloadd tmm6, [{b} + {stride}]",
-        "tdpbsud tmm0, tmm4, tmm6", "tilestored [{c} + {stride}], tmm0", "tilerelease",
-        a = in(reg) a.as_ptr(), b = in(reg) b.as_ptr(), c = in(reg) c.as_mut_ptr(), stride = in(reg) LINE,
-        options(nostack),
-    );
-    (0..ROWS).all(|r| {
-        (0..TILE).all(|n| {
-            let product = |k: usize| i32::from(a[r][k]) * i32::from(b[k / 4][4 * n + k % 4]);
-            c[r][n] == (0..LINE).map(product).sum::<i32>()
-        })
-    })
-}
-
-/// The unit's configuration: 0 to 3 sums, 4 and 5 activations, 6 and 7 weights.
-#[repr(C, align(64))]
-struct Config {
-    palette: u8,
-    start_row: u8,
-    reserved: [u8; 14],
-    row_bytes: [u16; 16],
-    rows: [u8; 16],
-}
-
-impl Config {
-    /// For `rows` activation rows.
-    fn new(rows: usize) -> Self {
-        let mut config =
-            Self { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
-        config.row_bytes[..8].fill(LINE as u16);
-        config.rows[..6].fill(rows as u8);
-        config.rows[6..8].fill(16);
-        config
-    }
-
-    /// Makes it this thread's, until `tilerelease`.
-    unsafe fn load(&self) {
-        asm!("ldtilecfg [{}]", in(reg) self, options(nostack, readonly));
-    }
-}
 
 /// One block of weights, scales folded in: four matrices of 64 elements, high parts and low ones.
 #[repr(C, align(64))]
@@ -213,21 +116,16 @@ macro_rules! fold_signed {
 fold_signed!(Q3_K);
 fold_signed!(Q6_K);
 
-/// Multiplies the tiles `tiles`.
-///
-/// # Safety
-/// As `tile::multiply`; and [`is_available`], and [`is_worth`] it.
-pub(crate) unsafe fn multiply(job: &Job<'_>, tiles: Range<usize>) {
-    Config::new(job.m.min(ROWS)).load();
+/// Multiplies the tiles `tiles`; see `super::multiply`.
+pub(super) unsafe fn multiply(job: &Job<'_>, tiles: Range<usize>) {
     match job.weights.format() {
         Format::Q2_K => run::<Q2_K>(job, tiles),
         Format::Q3_K => run::<Q3_K>(job, tiles),
         Format::Q4_K => run::<Q4_K>(job, tiles),
         Format::Q5_K => run::<Q5_K>(job, tiles),
         Format::Q6_K => run::<Q6_K>(job, tiles),
-        format => unreachable!("{format:?} is not worth it"),
+        format => unreachable!("{format:?} has no scaled sub-blocks"),
     }
-    asm!("tilerelease", options(nostack, nomem));
 }
 
 /// What a product's sums are stored to, `[group][high or low][row][weight row]`.
@@ -252,7 +150,7 @@ unsafe fn run<L: Fold>(job: &Job<'_>, tiles: Range<usize>) {
     let mut folded = [const { Folded { high: [[[0; LINE]; 16]; 4], low: [[[0; LINE]; 16]; 4] } }; 2];
     let mut sums = Sums([[[[0; TILE]; ROWS]; 2]; 2]);
     let mut rest = Rest { job, acc: [[[0.0; TILE]; ROWS]; GROUPS] };
-    let groups = job.m.div_ceil(ROWS);
+    let groups = groups(job.m);
     for first in (0..groups).step_by(GROUPS) {
         let groups = first..groups.min(first + GROUPS);
         let [mut now, mut next] = folded.each_mut();
@@ -266,7 +164,7 @@ unsafe fn run<L: Fold>(job: &Job<'_>, tiles: Range<usize>) {
                 let step = Step { tile, block: at(tile, b), b, blocks };
                 for group in groups.clone().step_by(2) {
                     let pair = group..groups.end.min(group + 2);
-                    let x = [pair.start, pair.end - 1].map(|g| Rows::<L>::at(job, b, rest.row(g)));
+                    let x = [pair.start, pair.end - 1].map(|g| Rows::<L>::at(job, b, first_row(g, job.m)));
                     match pair.len() {
                         2 => product::<L, 2>(now, [x[0].q, x[1].q], beside.take(), next, &mut sums),
                         _ => product::<L, 1>(now, [x[0].q], beside.take(), next, &mut sums),
@@ -377,11 +275,6 @@ struct Rest<'a> {
 }
 
 impl Rest<'_> {
-    /// The first row of a group. The last group ends with the last row; what it shares with its neighbour is done twice.
-    fn row(&self, group: usize) -> usize {
-        (group * ROWS).min(self.job.m - self.job.m.min(ROWS))
-    }
-
     #[inline(always)]
     unsafe fn join<L: Fold>(
         &mut self,
@@ -421,7 +314,7 @@ impl Rest<'_> {
             Avx512::store_f(acc.as_mut_ptr(), Avx512::fma(Avx512::splat_f(*x.d.add(r)), t, before));
         }
         if step.b + 1 == step.blocks {
-            let (row, column) = (self.row(group), self.job.column + step.tile * TILE);
+            let (row, column) = (first_row(group, self.job.m), self.job.column + step.tile * TILE);
             let outputs = TILE.min(self.job.weights.rows() - step.tile * TILE);
             for (r, acc) in self.acc[group % GROUPS][..rows].iter().enumerate() {
                 self.job.out.set_row(row + r, column, &acc[..outputs]);
