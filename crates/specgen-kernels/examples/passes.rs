@@ -127,8 +127,8 @@ fn hot() {
     }
     // A layer of qwen2.5-coder-1.5b over 1024 positions.
     let shape = AttentionShape { num_heads: 12, num_kv_heads: 2, head_dim: 128, scale: 0.09, softcap: None };
-    let mut kv = KvStore::new(256);
-    kv.write(0, &Rng::new(2).normals(1024 * 256), &Rng::new(3).normals(1024 * 256));
+    let mut kv = KvStore::new(&Arena::new(), 256);
+    kv.write(0, &Rng::new(2).normals(1024 * 256), &Rng::new(3).normals(1024 * 256)).expect("memory");
     print!("attention over 1024 positions, us a row:");
     for m in [1, 4, 16] {
         let q = Rng::new(1).normals(m * 12 * 128);

@@ -1,4 +1,4 @@
-//! Where packed weights live: huge pages, handed out piece by piece and given back together.
+//! Where weights, keys and values live: huge pages, handed out piece by piece and given back together.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -13,8 +13,11 @@ const HUGE_PAGE: usize = 2 << 20;
 /// Bytes asked of the system at a time. What is not written takes no memory.
 const CHUNK: usize = 256 << 20;
 
-/// Memory for the weights of a model. A page walk costs a core that streams weights a sixth of its rate, and huge pages
-/// spare most of them; but each matrix rounded up to 2 MiB would waste more than small models weigh, so all share chunks.
+/// Memory in huge pages.
+///
+/// Page walks cost a core that streams weights a sixth of its rate, and each pass of a large model leaves the caches
+/// without page tables, so that a few cold lines of small pages cost as much as megabytes of weights. But each matrix
+/// rounded up to 2 MiB would waste more than small models weigh: so all share chunks.
 #[derive(Debug, Default)]
 pub struct Arena {
     chunks: Mutex<Vec<Chunk>>,
@@ -32,17 +35,24 @@ impl Arena {
         Arc::default()
     }
 
-    /// `len` bytes of zeros of its own.
-    pub(crate) fn alloc(self: &Arc<Self>, len: usize) -> io::Result<Bytes> {
-        let size = len.next_multiple_of(ALIGN);
+    /// `len` zeros of its own.
+    ///
+    /// # Errors
+    /// Where the system gives no memory.
+    pub fn alloc<T: Plain>(self: &Arc<Self>, len: usize) -> io::Result<Piece<T>> {
+        let too_large = || io::Error::from(io::ErrorKind::OutOfMemory);
+        let size = len
+            .checked_mul(size_of::<T>())
+            .and_then(|n| n.checked_next_multiple_of(ALIGN))
+            .ok_or_else(too_large)?;
         let mut chunks = self.chunks.lock().unwrap_or_else(PoisonError::into_inner);
         if chunks.last().is_none_or(|chunk| chunk.map.len() - chunk.used < size) {
             chunks.push(Chunk::new(size)?);
         }
         let chunk = chunks.last_mut().expect("just made sure of it");
-        let at = chunk.map.as_mut_ptr().wrapping_add(chunk.used);
+        let ptr = chunk.map.as_mut_ptr().wrapping_add(chunk.used).cast();
         chunk.used += size;
-        Ok(Bytes { ptr: at, len, _arena: Arc::clone(self) })
+        Ok(Piece { ptr, len, _arena: Arc::clone(self) })
     }
 }
 
@@ -56,30 +66,40 @@ impl Chunk {
     }
 }
 
-/// Some bytes of an arena, which lives as long as they do.
+/// What may be all zero bits, and needs no more than a cache line's alignment.
+///
+/// # Safety
+/// Both must hold.
+pub unsafe trait Plain: Copy + Send + Sync {}
+// SAFETY: zero bits are 0.
+unsafe impl Plain for u8 {}
+// SAFETY: zero bits are 0.0.
+unsafe impl Plain for f32 {}
+
+/// Some elements in an arena, which lives as long as they do.
 #[derive(Debug)]
-pub(crate) struct Bytes {
-    ptr: *mut u8,
+pub struct Piece<T> {
+    ptr: *mut T,
     len: usize,
     _arena: Arc<Arena>,
 }
 
-// SAFETY: no two `Bytes` overlap, and nothing else uses the memory behind them.
-unsafe impl Send for Bytes {}
+// SAFETY: no two pieces overlap, and nothing else uses the memory behind them.
+unsafe impl<T: Plain> Send for Piece<T> {}
 // SAFETY: as above; shared access only reads.
-unsafe impl Sync for Bytes {}
+unsafe impl<T: Plain> Sync for Piece<T> {}
 
-impl Deref for Bytes {
-    type Target = [u8];
+impl<T: Plain> Deref for Piece<T> {
+    type Target = [T];
 
-    fn deref(&self) -> &[u8] {
-        // SAFETY: `len` bytes at `ptr` are this value's own, and mapped while the arena lives.
+    fn deref(&self) -> &[T] {
+        // SAFETY: `len` elements at `ptr` are this value's own, initialised (zeros at first) and mapped while the arena lives.
         unsafe { std::slice::from_raw_parts(self.ptr, self.len) }
     }
 }
 
-impl DerefMut for Bytes {
-    fn deref_mut(&mut self) -> &mut [u8] {
+impl<T: Plain> DerefMut for Piece<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
         // SAFETY: as above, and `self` is borrowed alone.
         unsafe { std::slice::from_raw_parts_mut(self.ptr, self.len) }
     }
@@ -94,7 +114,7 @@ mod tests {
     fn pieces_are_apart_aligned_and_outlive_the_handle() {
         let arena = Arena::new();
         let mut pieces: Vec<_> =
-            [0, 1, 63, 64, 65, 1000, CHUNK, 5].map(|len| arena.alloc(len).unwrap()).into();
+            [0, 1, 63, 64, 65, 1000, CHUNK, 5].map(|len| arena.alloc::<u8>(len).unwrap()).into();
         drop(arena);
         for (i, piece) in pieces.iter_mut().enumerate() {
             assert!(piece.iter().take(1 << 16).all(|&b| b == 0));

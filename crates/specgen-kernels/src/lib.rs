@@ -29,7 +29,7 @@ pub mod testing;
 mod tile;
 
 pub use activations::Activations;
-pub use arena::Arena;
+pub use arena::{Arena, Piece, Plain};
 pub use attention::{AttentionShape, RowKeys, attention};
 pub use dequantize::dequantize;
 pub use format::Format;

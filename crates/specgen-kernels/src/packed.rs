@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use half::f16;
 
-use crate::arena::{Arena, Bytes};
+use crate::arena::{Arena, Piece};
 use crate::blocks::Block;
 use crate::layout::{LINE, STEP, Shape, TILE};
 use crate::{Format, MatrixRef, Team};
@@ -16,7 +16,7 @@ pub struct Packed {
     format: Format,
     rows: usize,
     cols: usize,
-    bytes: Bytes,
+    bytes: Piece<u8>,
 }
 
 impl Packed {

@@ -58,11 +58,6 @@ impl Keys<'_> {
     fn first(&self) -> usize {
         self.prefix.start % BLOCK
     }
-
-    /// Where the values of a slot begin.
-    fn value(&self, slot: usize, head_dim: usize) -> usize {
-        slot * self.kv.kv_dim() + self.kv_head * head_dim
-    }
 }
 
 /// Query heads whose scores a kind of CPU can hold in registers, beside four vectors of keys or values.
@@ -190,15 +185,14 @@ fn weights(shape: &AttentionShape, block: &mut Block) {
 #[inline(always)]
 unsafe fn values<S: Isa>(shape: &AttentionShape, keys: &Keys<'_>, block: &mut Block) {
     let head_dim = shape.head_dim;
-    let (mut offsets, all) =
-        ([0usize; BLOCK], keys.prefix.clone().chain(keys.tail.iter().map(|&slot| slot as usize)));
+    let mut rows = [[].as_slice(); BLOCK];
+    let slots = keys.prefix.clone().chain(keys.tail.iter().map(|&slot| slot as usize));
     let mut count = 0;
-    for (offset, slot) in offsets.iter_mut().zip(all) {
-        *offset = keys.value(slot, head_dim);
-        assert!(*offset + head_dim <= keys.kv.values().len(), "slot {slot} is there");
+    for (row, slot) in rows.iter_mut().zip(slots) {
+        *row = &keys.kv.value(slot)[keys.kv_head * head_dim..][..head_dim];
         count += 1;
     }
-    let v = Values { v: keys.kv.values(), offsets: &offsets[..count], first: keys.first() };
+    let v = Values { rows: &rows[..count], first: keys.first() };
     for (p, acc) in block.p.chunks(heads::<S>()).zip(block.acc.chunks_mut(heads::<S>() * head_dim)) {
         match p.len() {
             6 if S::ROWS >= 8 => some_values::<S, 6>(head_dim, &v, p, acc),
@@ -213,9 +207,8 @@ unsafe fn values<S: Isa>(shape: &AttentionShape, keys: &Keys<'_>, block: &mut Bl
 
 /// The values a block's weights belong to.
 struct Values<'a> {
-    v: &'a [f32],
-    /// Where each begins.
-    offsets: &'a [usize],
+    /// `[head_dim]` each.
+    rows: &'a [&'a [f32]],
     /// The place of the first in the block.
     first: usize,
 }
@@ -239,8 +232,8 @@ unsafe fn some_values<S: Isa, const H: usize>(
     }
     for c in c..head_dim {
         for h in 0..H {
-            let places = p[h][v.first..].iter().zip(v.offsets);
-            acc[h * head_dim + c] = places.fold(0.0f32, |sum, (p, &at)| p.mul_add(v.v[at + c], sum));
+            let places = p[h][v.first..].iter().zip(v.rows);
+            acc[h * head_dim + c] = places.fold(0.0f32, |sum, (p, row)| p.mul_add(row[c], sum));
         }
     }
 }
@@ -255,8 +248,8 @@ unsafe fn columns<S: Isa, const H: usize, const N: usize>(
     acc: &mut [f32],
 ) {
     let mut sums = [[S::splat_f(0.0); N]; H];
-    for (j, &at) in v.offsets.iter().enumerate() {
-        let value = v.v.as_ptr().add(at + c);
+    for (j, row) in v.rows.iter().enumerate() {
+        let value = row.as_ptr().add(c);
         let mut vs = [S::splat_f(0.0); N];
         for n in 0..N {
             vs[n] = S::load_f(value.add(n * LANES));

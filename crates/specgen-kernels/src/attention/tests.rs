@@ -1,6 +1,7 @@
 //! Attention against the textbook, and against itself under every schedule and instruction set.
 #![allow(clippy::unwrap_used)]
 use super::*;
+use crate::Arena;
 use crate::testing::Rng;
 use proptest::prelude::*;
 
@@ -31,8 +32,8 @@ fn case(rng: &mut Rng, m: usize, slots: usize, kv_heads: usize, group: usize, he
 
 impl Case {
     fn kv(&self) -> KvStore {
-        let mut kv = KvStore::new(self.shape.num_kv_heads * self.shape.head_dim);
-        kv.write(0, &self.k, &self.v);
+        let mut kv = KvStore::new(&Arena::new(), self.shape.num_kv_heads * self.shape.head_dim);
+        kv.write(0, &self.k, &self.v).unwrap();
         kv
     }
 

@@ -28,8 +28,8 @@ pub(crate) trait Backend: Send + Sync + 'static {
     fn load_linear(&self, parts: &[weights::Tensor], bias: Option<Vec<f32>>) -> Result<Self::Linear>;
     fn load_table(&self, table: &weights::Tensor) -> Result<Self::Table>;
     fn load_norm(&self, weight: Vec<f32>) -> Result<Self::Norm>;
-    /// An empty store for rows of `kv_dim` elements.
-    fn new_kv(&self, kv_dim: usize) -> Self::LayerKv;
+    /// Empty stores for the layers of a sequence, for rows of `kv_dim` elements.
+    fn new_kv(&self, layers: usize, kv_dim: usize) -> Vec<Self::LayerKv>;
     /// Bytes of one element of a stored key or value.
     fn kv_element_bytes(&self) -> u64;
 
@@ -47,6 +47,14 @@ pub(crate) trait Backend: Send + Sync + 'static {
 
     fn embed(&self, table: &Self::Table, tokens: &[u32]) -> Result<Self::Tensor>;
     fn linear(&self, weight: &Self::Linear, x: &Self::Tensor) -> Result<Self::Tensor>;
+    /// What [`Self::linear`] gives, soft-capped where there is a cap, as all that `out` holds.
+    fn logits(
+        &self,
+        weight: &Self::Linear,
+        x: &Self::Tensor,
+        softcap: Option<f32>,
+        out: &mut Vec<f32>,
+    ) -> Result<()>;
     /// RMS norm over groups of as many elements as the weight has: whole rows, or heads.
     fn norm(&self, x: &Self::Tensor, weight: &Self::Norm, eps: f32) -> Result<Self::Tensor>;
     fn rotate(&self, x: Self::Tensor, angles: &Self::Angles, rope: RopeShape) -> Result<Self::Tensor>;
@@ -54,7 +62,6 @@ pub(crate) trait Backend: Send + Sync + 'static {
     fn gate(&self, gate_up: &Self::Tensor, activation: Activation) -> Result<Self::Tensor>;
     fn add(&self, x: Self::Tensor, y: &Self::Tensor) -> Result<Self::Tensor>;
     fn scale(&self, x: Self::Tensor, by: f32) -> Result<Self::Tensor>;
-    fn softcap(&self, x: Self::Tensor, cap: f32) -> Result<Self::Tensor>;
     fn columns(&self, x: &Self::Tensor, columns: Range<usize>) -> Result<Self::Tensor>;
     fn select_rows(&self, x: &Self::Tensor, rows: &[usize]) -> Result<Self::Tensor>;
     /// Writes each span's keys and values behind what its cache holds, then attends. `caches` are in span order.
@@ -67,11 +74,6 @@ pub(crate) trait Backend: Send + Sync + 'static {
     ) -> Result<Self::Tensor>;
     /// Appends all elements to `out`.
     fn read(&self, x: &Self::Tensor, out: &mut Vec<f32>) -> Result<()>;
-    /// Makes `out` all elements of `x`.
-    fn take(&self, x: Self::Tensor, out: &mut Vec<f32>) -> Result<()> {
-        out.clear();
-        self.read(&x, out)
-    }
 }
 
 /// One layer's keys and values of one sequence.

@@ -176,10 +176,10 @@ impl Backend for Candle {
         Ok(Tensor::new(weight, &self.device)?)
     }
 
-    fn new_kv(&self, kv_dim: usize) -> Kv {
+    fn new_kv(&self, layers: usize, kv_dim: usize) -> Vec<Kv> {
         let empty =
             || Tensor::zeros((0, kv_dim), DType::F32, &self.device).expect("an empty tensor needs no memory");
-        Kv { k: empty(), v: empty(), kv_dim }
+        (0..layers).map(|_| Kv { k: empty(), v: empty(), kv_dim }).collect()
     }
 
     fn kv_element_bytes(&self) -> u64 {
@@ -269,8 +269,13 @@ impl Backend for Candle {
         Ok((x * f64::from(by))?)
     }
 
-    fn softcap(&self, x: Tensor, cap: f32) -> Result<Tensor> {
-        Ok(((x / f64::from(cap))?.tanh()? * f64::from(cap))?)
+    fn logits(&self, weight: &Linear, x: &Tensor, softcap: Option<f32>, out: &mut Vec<f32>) -> Result<()> {
+        let mut logits = self.linear(weight, x)?;
+        if let Some(cap) = softcap {
+            logits = capped(logits, cap)?;
+        }
+        out.clear();
+        self.read(&logits, out)
     }
 
     fn columns(&self, x: &Tensor, columns: Range<usize>) -> Result<Tensor> {
@@ -310,7 +315,7 @@ impl Backend for Candle {
                 .reshape((kv_heads, group * rows, head_dim))?;
             let mut scores = (queries.matmul(&keys)? * f64::from(shape.scale))?;
             if let Some(cap) = shape.softcap {
-                scores = self.softcap(scores, cap)?;
+                scores = capped(scores, cap)?;
             }
             let mut scores = scores.reshape((kv_heads * group, rows, slots))?;
             if let Some(mask) = &span.mask {
@@ -332,4 +337,9 @@ impl Backend for Candle {
         out.extend(x.flatten_all()?.to_vec1::<f32>()?);
         Ok(())
     }
+}
+
+/// `cap * tanh(x / cap)`.
+fn capped(x: Tensor, cap: f32) -> Result<Tensor> {
+    Ok(((x / f64::from(cap))?.tanh()? * f64::from(cap))?)
 }

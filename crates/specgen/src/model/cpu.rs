@@ -8,7 +8,7 @@ use std::{
 
 use specgen_kernels as kernels;
 use specgen_kernels::{
-    Activations, Arena, AttentionShape, KvStore, MatrixRef, Packed, RowKeys, Team, Weights,
+    Activations, Arena, AttentionShape, KvStore, MatrixRef, Packed, Piece, RowKeys, Team, Weights,
 };
 
 use super::{
@@ -24,74 +24,108 @@ use crate::{
 /// Runs on a thread team.
 pub(crate) struct Cpu {
     team: Arc<Team>,
-    /// Where the repacked weights are.
+    /// Where the weights are.
     arena: Arc<Arena>,
     pool: Arc<Pool>,
 }
 
 impl Cpu {
     pub(crate) fn new(team: Arc<Team>) -> Self {
-        Self { team, arena: Arena::new(), pool: Arc::default() }
+        let arena = Arena::new();
+        let pool = Arc::new(Pool { spare: Mutex::default(), arena: Arc::clone(&arena) });
+        Self { team, arena, pool }
+    }
+
+    /// A small weight beside the large ones.
+    fn vector(&self, values: &[f32]) -> Result<Piece<f32>> {
+        let mut piece = self.arena.alloc(values.len()).map_err(no_memory)?;
+        piece.copy_from_slice(values);
+        Ok(piece)
+    }
+
+    fn multiply(&self, weight: &Linear, x: &Rows, out: &mut [f32]) -> Result<()> {
+        let parts = weight.parts.iter().map(Part::weights).collect::<Result<Vec<_>>>()?;
+        let mut activations = Activations::new(x.data(), x.rows(), x.cols);
+        kernels::matmul(&self.team, &parts, &mut activations, out);
+        if let Some(bias) = &weight.bias {
+            kernels::add_bias(out, bias);
+        }
+        Ok(())
     }
 
     /// Rows to be written: what they hold is left over from others.
     fn rows(&self, rows: usize, cols: usize) -> Rows {
-        Rows { data: self.pool.take(rows * cols), cols, pool: Arc::clone(&self.pool) }
+        let len = rows * cols;
+        Rows { buffer: Some(self.pool.take(len)), len, cols, pool: Arc::clone(&self.pool) }
     }
 
     /// Rows like `x`'s, computed from them some at a time by all threads: `f(x, out)`.
     fn map(&self, x: &Rows, cols: usize, f: impl Fn(&[f32], &mut [f32]) + Sync) -> Rows {
         let mut out = self.rows(x.rows(), cols);
-        self.team.share_rows(cols, &mut out.data, |rows, out| {
-            f(&x.data[rows.start * x.cols..rows.end * x.cols], out);
+        self.team.share_rows(cols, out.data_mut(), |rows, out| {
+            f(&x.data()[rows.start * x.cols..rows.end * x.cols], out);
         });
         out
     }
 }
 
+fn no_memory(error: std::io::Error) -> Error {
+    Error::Unsupported(format!("the system gives no more memory: {error}"))
+}
+
 /// Buffers between two uses: a decoding loop allocates nothing.
-#[derive(Default)]
-struct Pool(Mutex<Vec<Vec<f32>>>);
+struct Pool {
+    spare: Mutex<Vec<Piece<f32>>>,
+    arena: Arc<Arena>,
+}
 
 impl Pool {
-    fn take(&self, len: usize) -> Vec<f32> {
-        let mut spare = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // The smallest that is large enough, else the largest, which grows.
-        let fit = |buffer: &Vec<f32>| match buffer.capacity() {
-            capacity if capacity >= len => (0, capacity),
-            capacity => (1, usize::MAX - capacity),
-        };
-        let best = (0..spare.len()).min_by_key(|&i| fit(&spare[i]));
-        let mut buffer = best.map(|i| spare.swap_remove(i)).unwrap_or_default();
-        buffer.resize(len, 0.0);
-        buffer
+    /// At least `len` elements, the smallest buffer that has them.
+    fn take(&self, len: usize) -> Piece<f32> {
+        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        let fits = (0..spare.len()).filter(|&i| spare[i].len() >= len).min_by_key(|&i| spare[i].len());
+        match fits {
+            Some(i) => spare.swap_remove(i),
+            // In powers of two, so that buffers outgrown are not many. Out of memory: as any other allocation.
+            None => self.arena.alloc(len.next_power_of_two()).expect("memory for activations"),
+        }
     }
 }
 
 /// Activations `[rows, cols]`, row-major.
 pub(crate) struct Rows {
-    data: Vec<f32>,
+    /// Taken from `pool`, and maybe larger. `None` only while it is dropped.
+    buffer: Option<Piece<f32>>,
+    len: usize,
     cols: usize,
     pool: Arc<Pool>,
 }
 
 impl Rows {
     fn rows(&self) -> usize {
-        self.data.len() / self.cols
+        self.len / self.cols
+    }
+
+    fn data(&self) -> &[f32] {
+        &self.buffer.as_ref().expect("it is not being dropped")[..self.len]
+    }
+
+    fn data_mut(&mut self) -> &mut [f32] {
+        &mut self.buffer.as_mut().expect("it is not being dropped")[..self.len]
     }
 }
 
 impl Drop for Rows {
     fn drop(&mut self) {
-        let buffer = std::mem::take(&mut self.data);
-        self.pool.0.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
+        let mut spare = self.pool.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        spare.extend(self.buffer.take());
     }
 }
 
 /// Stacked weights that share their input.
 pub(crate) struct Linear {
     parts: Vec<Part>,
-    bias: Option<Vec<f32>>,
+    bias: Option<Piece<f32>>,
     out: usize,
 }
 
@@ -152,7 +186,7 @@ impl Backend for Cpu {
     type Tensor = Rows;
     type Linear = Linear;
     type Table = weights::Tensor;
-    type Norm = Vec<f32>;
+    type Norm = Piece<f32>;
     type LayerKv = KvStore;
     type Angles = Angles;
     type Plan = Plan;
@@ -163,12 +197,12 @@ impl Backend for Cpu {
             if matrix.format().block_len() == 1 {
                 return Ok(Part::Dense(tensor.clone()));
             }
-            let packed = Packed::new(&self.arena, &self.team, &matrix)
-                .map_err(|error| Error::Unsupported(format!("no memory for `{}`: {error}", tensor.name())))?;
+            let packed = Packed::new(&self.arena, &self.team, &matrix).map_err(no_memory)?;
             tensor.release();
             Ok(Part::Packed(packed))
         };
         let out = parts.iter().map(weights::Tensor::rows).sum();
+        let bias = bias.map(|bias| self.vector(&bias)).transpose()?;
         Ok(Linear { parts: parts.iter().map(pack).collect::<Result<_>>()?, bias, out })
     }
 
@@ -177,12 +211,13 @@ impl Backend for Cpu {
         Ok(table.clone())
     }
 
-    fn load_norm(&self, weight: Vec<f32>) -> Result<Vec<f32>> {
-        Ok(weight)
+    fn load_norm(&self, weight: Vec<f32>) -> Result<Piece<f32>> {
+        self.vector(&weight)
     }
 
-    fn new_kv(&self, kv_dim: usize) -> KvStore {
-        KvStore::new(kv_dim)
+    fn new_kv(&self, layers: usize, kv_dim: usize) -> Vec<KvStore> {
+        let arena = Arena::new();
+        (0..layers).map(|_| KvStore::new(&arena, kv_dim)).collect()
     }
 
     fn kv_element_bytes(&self) -> u64 {
@@ -218,7 +253,7 @@ impl Backend for Cpu {
     fn embed(&self, table: &weights::Tensor, tokens: &[u32]) -> Result<Rows> {
         let mut x = self.rows(tokens.len(), table.cols());
         let row_bytes = table.bytes().len() / table.rows();
-        for (&id, row) in tokens.iter().zip(x.data.chunks_exact_mut(table.cols())) {
+        for (&id, row) in tokens.iter().zip(x.data_mut().chunks_exact_mut(table.cols())) {
             kernels::dequantize(table.format(), &table.bytes()[id as usize * row_bytes..][..row_bytes], row);
         }
         Ok(x)
@@ -226,23 +261,27 @@ impl Backend for Cpu {
 
     fn linear(&self, weight: &Linear, x: &Rows) -> Result<Rows> {
         let mut out = self.rows(x.rows(), weight.out);
-        let parts = weight.parts.iter().map(Part::weights).collect::<Result<Vec<_>>>()?;
-        let mut activations = Activations::new(&x.data, x.rows(), x.cols);
-        kernels::matmul(&self.team, &parts, &mut activations, &mut out.data);
-        if let Some(bias) = &weight.bias {
-            kernels::add_bias(&mut out.data, bias);
-        }
+        self.multiply(weight, x, out.data_mut())?;
         Ok(out)
     }
 
-    fn norm(&self, x: &Rows, weight: &Vec<f32>, eps: f32) -> Result<Rows> {
+    fn logits(&self, weight: &Linear, x: &Rows, softcap: Option<f32>, out: &mut Vec<f32>) -> Result<()> {
+        out.resize(x.rows() * weight.out, 0.0);
+        self.multiply(weight, x, out)?;
+        if let Some(cap) = softcap {
+            self.team.share_rows(weight.out, out, |_, out| kernels::softcap(out, cap));
+        }
+        Ok(())
+    }
+
+    fn norm(&self, x: &Rows, weight: &Piece<f32>, eps: f32) -> Result<Rows> {
         Ok(self.map(x, x.cols, |x, out| kernels::rms_norm(x, weight, eps, out)))
     }
 
     fn rotate(&self, mut x: Rows, angles: &Angles, rope: RopeShape) -> Result<Rows> {
         let (heads, half) = (x.cols / rope.head_dim, angles.cos.len() / x.rows());
         let turn = if rope.interleaved { kernels::rope_interleaved } else { kernels::rope_neox };
-        self.team.share_rows(x.cols, &mut x.data, |rows, x| {
+        self.team.share_rows(x.cols, x.data_mut(), |rows, x| {
             let rows = rows.start * half..rows.end * half;
             turn(x, heads, rope.head_dim, &angles.cos[rows.clone()], &angles.sin[rows]);
         });
@@ -259,25 +298,20 @@ impl Backend for Cpu {
     }
 
     fn add(&self, mut x: Rows, y: &Rows) -> Result<Rows> {
-        self.team.share_rows(x.cols, &mut x.data, |rows, x| {
-            kernels::add_assign(x, &y.data[rows.start * y.cols..rows.end * y.cols]);
+        self.team.share_rows(x.cols, x.data_mut(), |rows, x| {
+            kernels::add_assign(x, &y.data()[rows.start * y.cols..rows.end * y.cols]);
         });
         Ok(x)
     }
 
     fn scale(&self, mut x: Rows, by: f32) -> Result<Rows> {
-        kernels::scale_assign(&mut x.data, by);
-        Ok(x)
-    }
-
-    fn softcap(&self, mut x: Rows, cap: f32) -> Result<Rows> {
-        kernels::softcap(&mut x.data, cap);
+        kernels::scale_assign(x.data_mut(), by);
         Ok(x)
     }
 
     fn columns(&self, x: &Rows, columns: Range<usize>) -> Result<Rows> {
         let mut out = self.rows(x.rows(), columns.len());
-        for (x, out) in x.data.chunks_exact(x.cols).zip(out.data.chunks_exact_mut(columns.len())) {
+        for (x, out) in x.data().chunks_exact(x.cols).zip(out.data_mut().chunks_exact_mut(columns.len())) {
             out.copy_from_slice(&x[columns.clone()]);
         }
         Ok(out)
@@ -285,8 +319,8 @@ impl Backend for Cpu {
 
     fn select_rows(&self, x: &Rows, rows: &[usize]) -> Result<Rows> {
         let mut out = self.rows(rows.len(), x.cols);
-        for (&row, out) in rows.iter().zip(out.data.chunks_exact_mut(x.cols)) {
-            out.copy_from_slice(&x.data[row * x.cols..][..x.cols]);
+        for (&row, out) in rows.iter().zip(out.data_mut().chunks_exact_mut(x.cols)) {
+            out.copy_from_slice(&x.data()[row * x.cols..][..x.cols]);
         }
         Ok(out)
     }
@@ -301,22 +335,18 @@ impl Backend for Cpu {
         let mut out = self.rows(q.rows(), q.cols);
         for (span, kv) in plan.0.iter().zip(caches) {
             let elements = |cols: usize| span.rows.start * cols..span.rows.end * cols;
-            kv.write(span.base, &k.data[elements(k.cols)], &v.data[elements(v.cols)]);
+            kv.write(span.base, &k.data()[elements(k.cols)], &v.data()[elements(v.cols)])
+                .map_err(no_memory)?;
             let rows: Vec<_> =
                 span.visible.iter().map(|(prefix, tail)| RowKeys { prefix: prefix.clone(), tail }).collect();
-            let (q, out) = (&q.data[elements(q.cols)], &mut out.data[elements(q.cols)]);
+            let (q, out) = (&q.data()[elements(q.cols)], &mut out.data_mut()[elements(q.cols)]);
             kernels::attention(&self.team, shape, q, kv, &rows, out);
         }
         Ok(out)
     }
 
-    fn take(&self, mut x: Rows, out: &mut Vec<f32>) -> Result<()> {
-        std::mem::swap(&mut x.data, out); // the old buffer goes back to the pool
-        Ok(())
-    }
-
     fn read(&self, x: &Rows, out: &mut Vec<f32>) -> Result<()> {
-        out.extend_from_slice(&x.data);
+        out.extend_from_slice(x.data());
         Ok(())
     }
 }

@@ -113,11 +113,7 @@ impl<B: Backend> Model for Decoder<B> {
             // Only the rows that need logits go through the head, often the largest matrix of all.
             let h = if wanted.len() == tokens.len() { x } else { b.select_rows(&x, &wanted)? };
             let h = b.norm(&h, &self.norm, self.config.norm_eps)?;
-            let mut logits = b.linear(&self.lm_head, &h)?;
-            if let Some(cap) = self.config.final_softcap {
-                logits = b.softcap(logits, cap)?;
-            }
-            b.take(logits, &mut out.logits)?;
+            b.logits(&self.lm_head, &h, self.config.final_softcap, &mut out.logits)?;
         }
 
         for slice in &mut batch.slices {
@@ -127,7 +123,7 @@ impl<B: Backend> Model for Decoder<B> {
     }
 
     fn new_cache(&self) -> KvCache {
-        let layers = self.layers.iter().map(|_| self.backend.new_kv(self.config.kv_dim())).collect();
+        let layers = self.backend.new_kv(self.layers.len(), self.config.kv_dim());
         KvCache::with_storage(Box::new(Layers::<B::LayerKv>(layers)))
     }
 

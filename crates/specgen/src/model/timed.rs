@@ -66,8 +66,8 @@ impl<B: Backend> Backend for Timed<B> {
     fn load_norm(&self, weight: Vec<f32>) -> Result<B::Norm> {
         self.inner.load_norm(weight)
     }
-    fn new_kv(&self, kv_dim: usize) -> B::LayerKv {
-        self.inner.new_kv(kv_dim)
+    fn new_kv(&self, layers: usize, kv_dim: usize) -> Vec<B::LayerKv> {
+        self.inner.new_kv(layers, kv_dim)
     }
     fn kv_element_bytes(&self) -> u64 {
         self.inner.kv_element_bytes()
@@ -95,6 +95,15 @@ impl<B: Backend> Backend for Timed<B> {
     fn linear(&self, weight: &B::Linear, x: &B::Tensor) -> Result<B::Tensor> {
         self.time(Op::Matmul, |b| b.linear(weight, x))
     }
+    fn logits(
+        &self,
+        weight: &B::Linear,
+        x: &B::Tensor,
+        softcap: Option<f32>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
+        self.time(Op::Matmul, |b| b.logits(weight, x, softcap, out))
+    }
     fn norm(&self, x: &B::Tensor, weight: &B::Norm, eps: f32) -> Result<B::Tensor> {
         self.time(Op::Norm, |b| b.norm(x, weight, eps))
     }
@@ -110,9 +119,6 @@ impl<B: Backend> Backend for Timed<B> {
     fn scale(&self, x: B::Tensor, by: f32) -> Result<B::Tensor> {
         self.time(Op::Other, |b| b.scale(x, by))
     }
-    fn softcap(&self, x: B::Tensor, cap: f32) -> Result<B::Tensor> {
-        self.time(Op::Other, |b| b.softcap(x, cap))
-    }
     fn columns(&self, x: &B::Tensor, columns: Range<usize>) -> Result<B::Tensor> {
         self.time(Op::Other, |b| b.columns(x, columns))
     }
@@ -127,9 +133,6 @@ impl<B: Backend> Backend for Timed<B> {
         plan: &B::Plan,
     ) -> Result<B::Tensor> {
         self.time(Op::Attention, |b| b.attend(shape, qkv, caches, plan))
-    }
-    fn take(&self, x: B::Tensor, out: &mut Vec<f32>) -> Result<()> {
-        self.time(Op::Other, |b| b.take(x, out))
     }
     fn read(&self, x: &B::Tensor, out: &mut Vec<f32>) -> Result<()> {
         self.time(Op::Other, |b| b.read(x, out))
