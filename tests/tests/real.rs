@@ -8,6 +8,7 @@ use specgen::{
     Engine, FinishReason, Prompt, Request, SamplingParams, Sequence,
     chat::Message,
     draft::{Drafter, ModelDrafter, NgramDrafter},
+    model::{Batch, Model, Output, Rows as SliceRows, Slice},
 };
 use specgen_tests::real;
 
@@ -68,11 +69,45 @@ fn run_together(engine: &Engine, max_tokens: usize) -> Vec<Outcome> {
     sequences.into_iter().map(outcome).collect()
 }
 
+/// Logits of `tokens` fed in passes of `sizes` rows (the last size again and again), as bits.
+fn fed(model: &dyn Model, tokens: &[u32], sizes: &[usize], neighbour: Option<&[u32]>) -> Vec<Vec<u32>> {
+    let (mut cache, mut out, mut rows) = (model.new_cache(), Output::new(), Vec::new());
+    let mut rest = tokens;
+    let mut all_sizes = sizes.iter().chain(std::iter::repeat(&sizes[sizes.len() - 1]));
+    while let (false, Some(&size)) = (rest.is_empty(), all_sizes.next()) {
+        let (now, later) = rest.split_at(size.min(rest.len()));
+        let mut others = model.new_cache();
+        let slice = |cache, tokens| Slice { cache, tokens, rows: SliceRows::All, tree: None };
+        let mut slices = vec![slice(&mut cache, now)];
+        slices.extend(neighbour.map(|tokens| slice(&mut others, tokens)));
+        model.forward(&mut Batch { slices, taps: &[] }, &mut out).unwrap();
+        rows.extend(
+            (0..now.len()).map(|row| out.logits(0, row).iter().map(|x| x.to_bits()).collect::<Vec<_>>()),
+        );
+        rest = later;
+    }
+    rows
+}
+
+/// A row's logits are the same bits in one pass, row by row, in any chunks and beside another text.
+fn rows_do_not_depend_on_their_pass(name: &str, engine: &Engine) {
+    let session = engine.session(SamplingParams::greedy()).unwrap();
+    let tokens = session.encode(&Prompt::Text(&PROMPTS.concat())).unwrap();
+    let model = &**engine.target();
+    let alone = fed(model, &tokens, &[1], None);
+    assert!(alone.len() > 48, "{name}: rows for the matrix unit");
+    for sizes in [&[tokens.len()][..], &[2, 3, 4, 5, 6, 7, 8], &[9, 17, 33]] {
+        assert!(fed(model, &tokens, sizes, None) == alone, "{name}, passes of {sizes:?}");
+    }
+    assert!(fed(model, &tokens, &[4], Some(&tokens[5..16])) == alone, "{name}, beside another text");
+}
+
 /// Greedy text under every drafter and k, four texts at once, equals plain decoding of each alone. The weights are
 /// loaded once: a drafter is exchanged, and the model drafting for itself shares them.
 fn identical(name: &str) -> Option<Engine> {
     let plain = real::engine(name)?.draft("none").num_draft_tokens(0).build().unwrap();
     let want = PROMPTS.map(|prompt| run(&plain, prompt, 64, &[]));
+    rows_do_not_depend_on_their_pass(name, &plain);
     let target = plain.target();
     let drafters: [(&str, Arc<dyn Drafter>); 2] = [
         ("ngram", Arc::new(NgramDrafter::default())),

@@ -26,6 +26,11 @@ fn help_of_generate() {
 }
 
 #[test]
+fn help_of_bench() {
+    insta::assert_snapshot!(run(&mut specgen(&["bench", "--help"])).ok());
+}
+
+#[test]
 fn help_of_chat() {
     insta::assert_snapshot!(run(&mut specgen(&["chat", "--help"])).ok());
 }
