@@ -24,7 +24,7 @@ const GROUPS: usize = 8;
 
 /// Whether `m` rows of weights in `format` are better done here: fewer are faster without it.
 pub(crate) fn is_worth(format: Format, m: usize) -> bool {
-    m >= if format.block_len() == 256 { 8 } else { 48 }
+    m >= if format.block_len() == 256 { 8 } else { 16 }
 }
 
 /// Whether this CPU has the unit, the system lets this process use it, and it computes what it should.
