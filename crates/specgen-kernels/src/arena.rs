@@ -5,13 +5,13 @@ use std::io;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use memmap2::MmapMut;
+use memmap2::{MmapMut, MmapRaw};
 
 /// Pieces start on cache lines.
 const ALIGN: usize = 64;
 const HUGE_PAGE: usize = 2 << 20;
-/// Bytes asked of the system at a time. What is not written takes no memory.
-const CHUNK: usize = 256 << 20;
+/// Bytes asked of the system at a time. What is not written takes no memory (but Miri writes all).
+const CHUNK: usize = if cfg!(miri) { 1 << 16 } else { 256 << 20 };
 
 /// Memory for the weights of a model. A page walk costs a core that streams weights a sixth of its rate, and huge pages
 /// spare most of them; but each matrix rounded up to 2 MiB would waste more than small models weigh, so all share chunks.
@@ -22,7 +22,8 @@ pub struct Arena {
 
 #[derive(Debug)]
 struct Chunk {
-    map: MmapMut,
+    /// Raw, for a reference to all of it would deny the pieces theirs.
+    map: MmapRaw,
     used: usize,
 }
 
@@ -48,8 +49,8 @@ impl Arena {
 
 impl Chunk {
     fn new(size: usize) -> io::Result<Self> {
-        let mut map = MmapMut::map_anon(size.max(CHUNK) + HUGE_PAGE)?;
-        #[cfg(target_os = "linux")]
+        let map = MmapRaw::from(MmapMut::map_anon(size.max(CHUNK) + HUGE_PAGE)?);
+        #[cfg(all(target_os = "linux", not(miri)))]
         let _ = map.advise(memmap2::Advice::HugePage); // a wish: without it all is the same, but slower
         let start = map.as_mut_ptr().align_offset(HUGE_PAGE);
         Ok(Self { map, used: start })
@@ -62,6 +63,15 @@ pub(crate) struct Bytes {
     ptr: *mut u8,
     len: usize,
     _arena: Arc<Arena>,
+}
+
+#[cfg(all(test, unix, not(miri)))]
+impl Bytes {
+    /// A copy in memory from the allocator, which is never given back.
+    pub(crate) fn moved(&self) -> Self {
+        let ptr = Box::leak(Box::<[u8]>::from(&**self)).as_mut_ptr();
+        Self { ptr, len: self.len, _arena: Arc::clone(&self._arena) }
+    }
 }
 
 // SAFETY: no two `Bytes` overlap, and nothing else uses the memory behind them.

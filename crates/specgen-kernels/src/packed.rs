@@ -79,6 +79,12 @@ impl Packed {
         crate::read(team, &self.bytes);
     }
 
+    /// The same in memory from the allocator.
+    #[cfg(all(test, unix, not(miri)))]
+    pub(crate) fn moved(&self) -> Self {
+        Self { bytes: self.bytes.moved(), ..*self }
+    }
+
     /// All tiles.
     pub(crate) fn tiles(&self) -> &[u8] {
         &self.bytes
