@@ -5,13 +5,13 @@ use std::io;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use memmap2::MmapMut;
+use memmap2::{MmapMut, MmapRaw};
 
 /// Pieces start on cache lines.
 const ALIGN: usize = 64;
 const HUGE_PAGE: usize = 2 << 20;
-/// Bytes asked of the system at a time. What is not written takes no memory.
-const CHUNK: usize = 256 << 20;
+/// Bytes asked of the system at a time. What is not written takes no memory (but Miri writes all).
+const CHUNK: usize = if cfg!(miri) { 1 << 16 } else { 256 << 20 };
 
 /// Memory in huge pages.
 ///
@@ -25,7 +25,8 @@ pub struct Arena {
 
 #[derive(Debug)]
 struct Chunk {
-    map: MmapMut,
+    /// Raw, for a reference to all of it would deny the pieces theirs.
+    map: MmapRaw,
     used: usize,
 }
 
@@ -58,8 +59,8 @@ impl Arena {
 
 impl Chunk {
     fn new(size: usize) -> io::Result<Self> {
-        let mut map = MmapMut::map_anon(size.max(CHUNK) + HUGE_PAGE)?;
-        #[cfg(target_os = "linux")]
+        let map = MmapRaw::from(MmapMut::map_anon(size.max(CHUNK) + HUGE_PAGE)?);
+        #[cfg(all(target_os = "linux", not(miri)))]
         let _ = map.advise(memmap2::Advice::HugePage); // a wish: without it all is the same, but slower
         let start = map.as_mut_ptr().align_offset(HUGE_PAGE);
         Ok(Self { map, used: start })
@@ -82,6 +83,15 @@ pub struct Piece<T> {
     ptr: *mut T,
     len: usize,
     _arena: Arc<Arena>,
+}
+
+#[cfg(all(test, unix, not(miri)))]
+impl<T: Plain> Piece<T> {
+    /// A copy in memory from the allocator, which is never given back.
+    pub(crate) fn moved(&self) -> Self {
+        let ptr = Box::leak(Box::<[T]>::from(&**self)).as_mut_ptr();
+        Self { ptr, len: self.len, _arena: Arc::clone(&self._arena) }
+    }
 }
 
 // SAFETY: no two pieces overlap, and nothing else uses the memory behind them.
@@ -110,6 +120,9 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
+    /// Bytes of a piece that are looked at.
+    const LOOK: usize = if cfg!(miri) { 1 << 10 } else { 1 << 16 };
+
     #[test]
     fn pieces_are_apart_aligned_and_outlive_the_handle() {
         let arena = Arena::new();
@@ -117,15 +130,15 @@ mod tests {
             [0, 1, 63, 64, 65, 1000, CHUNK, 5].map(|len| arena.alloc::<u8>(len).unwrap()).into();
         drop(arena);
         for (i, piece) in pieces.iter_mut().enumerate() {
-            assert!(piece.iter().take(1 << 16).all(|&b| b == 0));
+            assert!(piece.iter().take(LOOK).all(|&b| b == 0));
             assert!(
                 piece.as_ptr().cast::<u128>().is_aligned() && piece.as_ptr().addr().is_multiple_of(ALIGN)
             );
-            let ends = piece.len().min(1 << 16);
+            let ends = piece.len().min(LOOK);
             piece[..ends].fill(i as u8 + 1);
         }
         for (i, piece) in pieces.iter().enumerate() {
-            assert!(piece.iter().take(1 << 16).all(|&b| usize::from(b) == i + 1), "piece {i}");
+            assert!(piece.iter().take(LOOK).all(|&b| usize::from(b) == i + 1), "piece {i}");
         }
     }
 }

@@ -120,7 +120,8 @@ unsafe fn group<S: Isa, E: Element, const N: usize>(
     let w = part.row(row).as_ptr();
     let cols = part.cols();
     let mut r = 0;
-    if S::ROWS >= 4 {
+    if S::ROWS >= 8 {
+        // Where that many sums fit the registers; else one row's do.
         while r + 4 <= m {
             let products = products::<S, E, N, 4>(w, part.row_bytes(), x.as_ptr().add(r * cols), cols);
             for (i, products) in products.iter().enumerate() {

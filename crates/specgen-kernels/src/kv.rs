@@ -92,6 +92,13 @@ impl KvStore {
         self.write(to, &key, &value).expect("the slot is there, so no memory is asked for");
     }
 
+    /// A copy in memory from the allocator, which is never given back.
+    #[cfg(all(test, unix, not(miri)))]
+    pub(crate) fn moved(&self) -> Self {
+        let chunks = self.chunks.iter().map(|c| Chunk { keys: c.keys.moved(), values: c.values.moved() });
+        Self { chunks: chunks.collect(), kv_dim: self.kv_dim, arena: Arc::clone(&self.arena) }
+    }
+
     /// Keys of the slots `64 b..64 b + 64`: elements from `first` of `kv_dim` on, `[_, 64]`.
     pub(crate) fn keys(&self, b: usize, first: usize) -> &[[f32; BLOCK]] {
         const BLOCKS: usize = CHUNK / BLOCK;

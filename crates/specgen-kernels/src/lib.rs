@@ -15,6 +15,8 @@ mod definition;
 mod dense;
 mod dequantize;
 mod format;
+#[cfg(all(test, unix, not(miri)))]
+mod guard;
 mod isa;
 mod kv;
 mod layout;

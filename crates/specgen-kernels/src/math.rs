@@ -58,6 +58,9 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
+    /// Thousandths from one argument to the next.
+    const STEP: usize = if cfg!(miri) { 97 } else { 1 };
+
     fn ulps(got: f32, want: f64) -> f64 {
         let want32 = want as f32;
         let ulp = f64::from(f32::from_bits(want32.abs().to_bits() + 1)) - f64::from(want32.abs());
@@ -66,7 +69,7 @@ mod tests {
 
     #[test]
     fn exp_is_close_everywhere() {
-        for i in -87_330..=88_720 {
+        for i in (-87_330..=88_720).step_by(STEP) {
             let x = i as f32 * 1e-3;
             let e = ulps(exp(x), f64::from(x).exp());
             assert!(e <= 2.0, "exp({x}) is {e} ulp off");
@@ -87,7 +90,7 @@ mod tests {
 
     #[test]
     fn tanh_is_close_everywhere() {
-        for i in -12_000..=12_000 {
+        for i in (-12_000..=12_000).step_by(STEP) {
             let x = i as f32 * 1e-3;
             if i != 0 {
                 let e = ulps(tanh(x), f64::from(x).tanh());

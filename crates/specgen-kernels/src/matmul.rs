@@ -198,6 +198,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
+        #[cfg_attr(miri, ignore = "slow")]
         fn every_path_gives_the_bits_of_the_definition(
             format in 0..FORMATS.len(), other in 0..FORMATS.len(),
             m in 1usize..=33, rows in 1usize..70, blocks in 1usize..4, threads in 1usize..=4, seed: u64,
@@ -231,8 +232,26 @@ mod tests {
         }
     }
 
+    #[test]
+    fn small_products_are_those_of_the_definition() {
+        let (team, mut rng) = (Team::new(3), Rng::new(1));
+        for format in FORMATS {
+            let (m, rows, cols) = (3, 35, if format.block_len() == 1 { 21 } else { format.block_len() });
+            let (x, data) = (inputs(&mut rng, m, cols), random(format, rows * cols, rng.next()));
+            let part = MatrixRef::new(format, rows, cols, &data).unwrap();
+            let packed = pack(&Arena::new(), &team, &part);
+            for level in Level::available() {
+                let mut act = Activations::new(&x, m, cols);
+                let mut out = vec![f32::NAN; m * rows];
+                matmul_at(level, &team, &[weights(&part, &packed)], &mut act, &mut out);
+                assert_eq!(bits(&out), bits(&by_definition(&part, &act)), "{format:?} {level:?}");
+            }
+        }
+    }
+
     /// Constant and alternating inputs with all weight bits set make the largest sums there are.
     #[test]
+    #[cfg_attr(miri, ignore = "slow")]
     fn the_largest_sums_do_not_overflow() {
         let team = Team::new(1);
         for format in FORMATS {
@@ -268,6 +287,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "slow")]
     fn products_are_close_to_those_of_the_values() {
         let team = Team::new(2);
         let (rows, cols) = (24, 1024);
@@ -293,6 +313,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "slow")]
     fn a_bad_number_spoils_its_row_only() {
         let team = Team::new(2);
         let (m, rows, cols) = (3, 20, 512);

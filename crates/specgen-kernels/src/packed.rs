@@ -79,6 +79,12 @@ impl Packed {
         crate::read(team, &self.bytes);
     }
 
+    /// The same in memory from the allocator.
+    #[cfg(all(test, unix, not(miri)))]
+    pub(crate) fn moved(&self) -> Self {
+        Self { bytes: self.bytes.moved(), ..*self }
+    }
+
     /// All tiles.
     pub(crate) fn tiles(&self) -> &[u8] {
         &self.bytes
@@ -87,29 +93,24 @@ impl Packed {
 
 fn pack_tile(matrix: &MatrixRef<'_>, tile: usize, to: &mut [u8]) {
     let format = matrix.format();
-    let shape = Shape::of(format);
+    let (shape, len) = (Shape::of(format), format.block_bytes());
     let (head, body) = to.split_at_mut(shape.body_at(matrix.cols() / shape.block_len));
-    let mut block = Block::new();
-    for n in 0..TILE.min(matrix.rows() - tile * TILE) {
-        let blocks = matrix.row(tile * TILE + n).chunks_exact(format.block_bytes());
-        let places = head.chunks_exact_mut(shape.head()).zip(body.chunks_exact_mut(shape.body()));
-        for (bytes, (head, body)) in blocks.zip(places) {
-            block.read(format, bytes);
-            let halves = |x| f16::from_f32_const(x).to_le_bytes(); // exact: it was one in the file
-            head[2 * n..2 * n + 2].copy_from_slice(&halves(block.d));
+    // Rows that are not there stay zeros.
+    let mut rows = [const { Block::new() }; TILE];
+    let rows = &mut rows[..TILE.min(matrix.rows() - tile * TILE)];
+    let places = head.chunks_exact_mut(shape.head()).zip(body.chunks_exact_mut(shape.body()));
+    for (b, (head, body)) in places.enumerate() {
+        for (n, row) in rows.iter_mut().enumerate() {
+            row.read(format, &matrix.row(tile * TILE + n)[b * len..]);
+            let half = |x| f16::from_f32_const(x).to_le_bytes(); // exact: it was one in the file
+            head[2 * n..2 * n + 2].copy_from_slice(&half(row.d));
             if shape.min {
-                head[2 * (TILE + n)..2 * (TILE + n) + 2].copy_from_slice(&halves(block.m));
+                head[2 * (TILE + n)..2 * (TILE + n) + 2].copy_from_slice(&half(row.m));
             }
-            pack_scales(shape, &block, n, body);
-            for (q, step) in block
-                .q
-                .as_chunks::<STEP>()
-                .0
-                .iter()
-                .zip(body[shape.scales()..].chunks_exact_mut(shape.step()))
-            {
-                pack_step(shape, q, n, step);
-            }
+            pack_scales(shape, row, n, body);
+        }
+        for (step, to) in body[shape.scales()..].chunks_exact_mut(shape.step()).enumerate() {
+            pack_step(shape, rows, step, to);
         }
     }
 }
@@ -128,18 +129,25 @@ fn pack_scales(shape: Shape, block: &Block, n: usize, to: &mut [u8]) {
     }
 }
 
-fn pack_step(shape: Shape, q: &[u8; STEP], n: usize, to: &mut [u8]) {
-    for (l, q) in q.as_chunks::<4>().0.iter().enumerate() {
-        let low = LINE * (l % shape.low) + 4 * n;
-        let shift = l / shape.low * shape.low;
-        for (b, q) in q.iter().enumerate() {
-            to[low + b] |= (q & ((1u16 << shape.low) - 1) as u8) << shift;
+/// 32 elements of all rows: each line's share of a row is four bytes, which move together.
+fn pack_step(shape: Shape, rows: &[Block], step: usize, to: &mut [u8]) {
+    let each_byte = |bits: usize| 0x0101_0101 * ((1u32 << bits) - 1);
+    let (low_mask, high_mask) = (each_byte(shape.low), each_byte(shape.high));
+    for (n, row) in rows.iter().enumerate() {
+        let q = row.q.as_chunks::<STEP>().0[step].as_chunks::<4>().0;
+        let lines: [u32; 8] = std::array::from_fn(|l| u32::from_le_bytes(q[l]));
+        let mut put = |line: usize, bits: u32| {
+            to[LINE * line + 4 * n..][..4].copy_from_slice(&bits.to_le_bytes());
+        };
+        for i in 0..shape.low {
+            let planes = (i..8).step_by(shape.low).enumerate();
+            put(i, planes.fold(0, |all, (j, l)| all | (lines[l] & low_mask) << (shape.low * j)));
         }
-        if let Some(lines) = 8usize.checked_div(shape.high) {
-            let high = LINE * (shape.low + l / lines) + 4 * n;
-            for (b, q) in q.iter().enumerate() {
-                to[high + b] |= q >> shape.low << (shape.high * (l % lines));
-            }
+        let lines_a_byte = 8usize.checked_div(shape.high).unwrap_or(0);
+        for i in 0..shape.high {
+            let planes = lines[lines_a_byte * i..][..lines_a_byte].iter().enumerate();
+            let bits = planes.fold(0, |all, (j, l)| all | (l >> shape.low & high_mask) << (shape.high * j));
+            put(shape.low + i, bits);
         }
     }
 }

@@ -62,7 +62,11 @@ impl Keys<'_> {
 
 /// Query heads whose scores a kind of CPU can hold in registers, beside four vectors of keys or values.
 const fn heads<S: Isa>() -> usize {
-    if S::ROWS >= 8 { 6 } else { 2 }
+    match S::ROWS {
+        8.. => 6,
+        4 => 1,
+        _ => 2,
+    }
 }
 
 /// `q k` of all heads and keys into `block.p`, minus infinity where there is no key.

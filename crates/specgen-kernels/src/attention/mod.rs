@@ -86,7 +86,7 @@ pub fn attention(
 }
 
 /// [`attention`] with the instructions of `level`.
-fn attention_at(
+pub(crate) fn attention_at(
     level: Level,
     team: &Team,
     shape: &AttentionShape,

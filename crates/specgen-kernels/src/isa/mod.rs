@@ -6,17 +6,23 @@
 
 use std::sync::OnceLock;
 
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod portable;
+#[cfg(test)]
+mod tests;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+#[cfg(target_arch = "aarch64")]
+pub(crate) use neon::Neon;
 pub(crate) use portable::Portable;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::{Avx2, Avx512};
 
 static LEVEL: OnceLock<Level> = OnceLock::new();
 
-/// The instruction set the kernels use: `scalar`, `avx2`, `avx512` or `amx`.
+/// The instruction set the kernels use: `scalar`, on x86 `avx2`, `avx512` or `amx`, on 64-bit ARM `neon` or `dotprod`.
 pub fn isa() -> &'static str {
     Level::get().name()
 }
@@ -48,6 +54,12 @@ pub(crate) enum Level {
     /// The same with AMX for bytes.
     #[cfg(target_arch = "x86_64")]
     Amx,
+    /// NEON.
+    #[cfg(target_arch = "aarch64")]
+    Neon,
+    /// The same with sums of byte products.
+    #[cfg(target_arch = "aarch64")]
+    DotProd,
 }
 
 impl Level {
@@ -66,6 +78,10 @@ impl Level {
             "avx512" => Self::Avx512,
             #[cfg(target_arch = "x86_64")]
             "amx" => Self::Amx,
+            #[cfg(target_arch = "aarch64")]
+            "neon" => Self::Neon,
+            #[cfg(target_arch = "aarch64")]
+            "dotprod" => Self::DotProd,
             _ => return None,
         })
     }
@@ -80,6 +96,10 @@ impl Level {
             Self::Avx512 => "avx512",
             #[cfg(target_arch = "x86_64")]
             Self::Amx => "amx",
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon => "neon",
+            #[cfg(target_arch = "aarch64")]
+            Self::DotProd => "dotprod",
         }
     }
 
@@ -102,6 +122,14 @@ impl Level {
                 if crate::amx::is_available() {
                     levels.push(Self::Amx);
                 }
+            }
+        }
+        // The layout of lanes in registers is that of the usual byte order.
+        #[cfg(target_arch = "aarch64")]
+        if cfg!(target_endian = "little") && std::arch::is_aarch64_feature_detected!("neon") {
+            levels.push(Self::Neon);
+            if std::arch::is_aarch64_feature_detected!("dotprod") {
+                levels.push(Self::DotProd);
             }
         }
         levels
@@ -129,6 +157,20 @@ macro_rules! dispatch {
             unsafe { generic::<$crate::isa::Avx512 $(, $generic)?>($($arg),*) }
         }
 
+        #[cfg(target_arch = "aarch64")]
+        #[target_feature(enable = "neon")]
+        unsafe fn neon$(<$generic: $bound>)?($($arg: $ty),*) $(-> $ret)? {
+            // SAFETY: the caller's contract.
+            unsafe { generic::<$crate::isa::Neon<false> $(, $generic)?>($($arg),*) }
+        }
+
+        #[cfg(target_arch = "aarch64")]
+        #[target_feature(enable = "neon,dotprod")]
+        unsafe fn dotprod$(<$generic: $bound>)?($($arg: $ty),*) $(-> $ret)? {
+            // SAFETY: the caller's contract.
+            unsafe { generic::<$crate::isa::Neon<true> $(, $generic)?>($($arg),*) }
+        }
+
         match $level {
             // SAFETY: no instruction beyond the compiled ones.
             $crate::isa::Level::Portable => unsafe { generic::<$crate::isa::Portable $(, $generic)?>($($arg),*) },
@@ -138,6 +180,12 @@ macro_rules! dispatch {
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             $crate::isa::Level::Avx512 | $crate::isa::Level::Amx => unsafe { avx512$(::<$generic>)?($($arg),*) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "aarch64")]
+            $crate::isa::Level::Neon => unsafe { neon$(::<$generic>)?($($arg),*) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "aarch64")]
+            $crate::isa::Level::DotProd => unsafe { dotprod$(::<$generic>)?($($arg),*) },
         }
     }};
 }
