@@ -95,7 +95,7 @@ fn rows_do_not_depend_on_their_pass(name: &str, engine: &Engine) {
     let tokens = session.encode(&Prompt::Text(&PROMPTS.concat())).unwrap();
     let model = &**engine.target();
     let alone = fed(model, &tokens, &[1], None);
-    assert!(alone.len() > 48, "{name}: rows for the matrix unit");
+    assert!(alone.len() > 33, "{name}: as many rows as the sizes below");
     for sizes in [&[tokens.len()][..], &[2, 3, 4, 5, 6, 7, 8], &[9, 17, 33]] {
         assert!(fed(model, &tokens, sizes, None) == alone, "{name}, passes of {sizes:?}");
     }

@@ -55,6 +55,7 @@ impl std::error::Error for UsageError {}
   specgen list
 
 Models are kept in the user's cache folder, or in SPECGEN_HOME; `specgen pull --help` has more variables.
+SPECGEN_CPU=scalar|avx2|avx512|amx|neon|dotprod forces an instruction set; the text stays the same.
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.")]
 pub(crate) struct Cli {
     #[command(subcommand)]
@@ -80,7 +81,7 @@ pub(crate) enum Command {
 #[derive(Debug, Args)]
 #[command(
     after_help = "T(m) is the time of a pass of m rows behind 64 tokens of context. Up to 32 rows, logits of all
-are computed, as a verification needs them; above, of the last row only, as a prompt does.
+are computed, as a verification needs them; above, none, as in a prompt.
 `read` is the time to read the same weights and do nothing with them.
 
 Examples:

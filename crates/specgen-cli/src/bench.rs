@@ -7,8 +7,9 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use specgen::{
     OpenModel,
-    bench::{PassTime, pass_times, read_time},
+    bench::{CONTEXT, PassTime, VERIFY_ROWS, pass_times, read_time},
     device::{Device, DeviceSpec},
+    memory,
     model::{LoadOptions, load_with_clocks},
 };
 
@@ -44,6 +45,8 @@ struct Report {
 impl Report {
     fn measure(open: &OpenModel, args: &BenchArgs) -> Result<Self> {
         let device = Device::open(DeviceSpec::Cpu, args.threads)?;
+        let rows = args.rows.iter().max().map_or(1, |&rows| rows as usize);
+        memory::check(&[open.memory(CONTEXT + rows, rows.min(VERIFY_ROWS))])?;
         note(format_args!("{}: loading", open.name));
         let options = LoadOptions { device: device.clone(), context_len: None };
         let model = load_with_clocks(&open.weights, open.config.clone(), &options)?;

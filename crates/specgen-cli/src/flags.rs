@@ -12,7 +12,9 @@ pub(crate) fn worded(error: &Error) -> String {
         Error::ChatTemplate { .. } => {
             format!("{error}; --chat-template FILE gives one, `specgen generate --raw` does without")
         }
-        Error::ContextOverflow { .. } => format!("{error} (--context N)"),
+        Error::ContextOverflow { .. } | Error::OutOfMemory { .. } | Error::Allocation(_) => {
+            format!("{error} (--context N)")
+        }
         Error::UnknownModel { .. } => format!("{error}; `specgen list` shows the names"),
         other => other.to_string(),
     }

@@ -142,7 +142,7 @@ struct Memory {
     weights: u64,
     kv_cache: u64,
     kv_cache_per_token: u64,
-    logits: u64,
+    buffers: u64,
     total: u64,
 }
 
@@ -269,7 +269,7 @@ impl Memory {
             weights: plan.weights,
             kv_cache: plan.kv_cache,
             kv_cache_per_token: plan.kv_cache / context_len.max(1) as u64,
-            logits: plan.logits,
+            buffers: plan.buffers,
             total: plan.total(),
         }
     }

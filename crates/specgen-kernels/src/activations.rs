@@ -97,7 +97,7 @@ impl Drop for Activations<'_> {
 }
 
 thread_local! {
-    /// Buffers of activations that are gone, for the next: a decoding loop allocates nothing.
+    /// Buffers of activations that are gone, for the next: a decoding loop allocates no large ones.
     static SPARE: RefCell<Vec<Quantized>> = const { RefCell::new(Vec::new()) };
 }
 

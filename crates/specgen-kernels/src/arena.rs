@@ -59,7 +59,8 @@ impl Arena {
 
 impl Chunk {
     fn new(size: usize) -> io::Result<Self> {
-        let map = MmapRaw::from(MmapMut::map_anon(size.max(CHUNK) + HUGE_PAGE)?);
+        let len = size.max(CHUNK).checked_add(HUGE_PAGE).ok_or(io::ErrorKind::OutOfMemory)?;
+        let map = MmapRaw::from(MmapMut::map_anon(len)?);
         #[cfg(all(target_os = "linux", not(miri)))]
         let _ = map.advise(memmap2::Advice::HugePage); // a wish: without it all is the same, but slower
         let start = map.as_mut_ptr().align_offset(HUGE_PAGE);
@@ -122,6 +123,12 @@ mod tests {
 
     /// Bytes of a piece that are looked at.
     const LOOK: usize = if cfg!(miri) { 1 << 10 } else { 1 << 16 };
+
+    #[test]
+    fn sizes_beyond_all_memory_are_refused() {
+        assert!(Arena::new().alloc::<u8>(usize::MAX - 63).is_err());
+        assert!(Arena::new().alloc::<f32>(usize::MAX / 2).is_err());
+    }
 
     #[test]
     fn pieces_are_apart_aligned_and_outlive_the_handle() {

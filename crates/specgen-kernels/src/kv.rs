@@ -37,7 +37,7 @@ impl KvStore {
         Self { chunks: Vec::new(), kv_dim, arena: Arc::clone(arena) }
     }
 
-    /// Slots there is room for; a multiple of 64.
+    /// Slots there is room for; a multiple of 256.
     pub fn slots(&self) -> usize {
         self.chunks.len() * CHUNK
     }

@@ -44,13 +44,4 @@ pub use pointwise::{
     add_assign, add_bias, gelu_tanh_mul, rms_norm, rope_interleaved, rope_neox, scale_assign, silu_mul,
     softcap,
 };
-pub use team::Team;
-
-/// Reads `bytes`, shared out among the team, and does nothing with them.
-pub fn read(team: &Team, bytes: &[u8]) {
-    team.run(|worker, workers| {
-        let share = bytes.len() * worker / workers..bytes.len() * (worker + 1) / workers;
-        let words = bytes[share].as_chunks::<8>().0;
-        std::hint::black_box(words.iter().fold(0u64, |sum, b| sum.wrapping_add(u64::from_ne_bytes(*b))));
-    });
-}
+pub use team::{Team, read};

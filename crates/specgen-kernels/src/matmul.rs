@@ -97,8 +97,8 @@ pub(crate) fn matmul_at(
         assert_eq!(part.cols(), cols, "in features of a weight matrix and of its input");
         x.prepare(team, level, part.block_len());
     }
-    if out.is_empty() {
-        return;
+    if out.is_empty() || cols == 0 {
+        return out.fill(0.0); // sums of nothing
     }
     let x = &*x;
     let out = Output { data: out.as_mut_ptr(), width };
@@ -249,39 +249,70 @@ mod tests {
         }
     }
 
-    /// Constant and alternating inputs with all weight bits set make the largest sums there are.
+    /// Constant and alternating inputs with the largest weights and scales make the largest sums there are.
     #[test]
     #[cfg_attr(miri, ignore = "slow")]
     fn the_largest_sums_do_not_overflow() {
-        let team = Team::new(1);
-        for format in FORMATS {
+        let (team, rows) = (Team::new(1), 18); // enough for the matrix unit
+        for format in FORMATS.into_iter().filter(|format| format.block_len() > 1) {
             let cols = 512;
-            let mut data = random(format, 16 * cols, 1);
-            if format.block_len() > 1 {
-                let scales: &[usize] = match format {
-                    Format::Q2_K => &[80, 81, 82, 83],
-                    Format::Q3_K => &[108, 109],
-                    Format::Q6_K => &[208, 209],
-                    Format::Q4_0 | Format::Q5_0 | Format::Q8_0 => &[0, 1],
-                    _ => &[0, 1, 2, 3],
+            for largest in [0xff, 0x80, 0x7f, 0] {
+                let mut data = random(format, 16 * cols, 1);
+                // Where the f16 scales lie in a block, which stay; and the bytes of Q6_K's and Q3_K's integer scales.
+                let (floats, scales): (&[usize], _) = match format {
+                    Format::Q2_K => (&[80, 81, 82, 83], 0..0),
+                    Format::Q3_K => (&[108, 109], 96..108),
+                    Format::Q6_K => (&[208, 209], 192..208),
+                    Format::Q4_0 | Format::Q5_0 | Format::Q8_0 => (&[0, 1], 0..0),
+                    _ => (&[0, 1, 2, 3], 0..0),
                 };
-                for block in data.chunks_exact_mut(format.block_bytes()) {
-                    for (i, b) in block.iter_mut().enumerate() {
-                        if !scales.contains(&i) {
-                            *b = 0xff;
-                        }
+                for (i, b) in data.iter_mut().enumerate() {
+                    let at = i % format.block_bytes();
+                    match format {
+                        _ if floats.contains(&at) => {}
+                        Format::Q6_K if scales.contains(&at) => *b = 0x80,
+                        Format::Q3_K if scales.contains(&at) => *b = if largest == 0 { 0 } else { 0xff },
+                        _ => *b = largest,
                     }
                 }
+                let part = MatrixRef::new(format, 16, cols, &data).unwrap();
+                let packed = pack(&Arena::new(), &team, &part);
+                let sign = |i: usize| if i >= cols && i % 2 == 1 { -1.0 } else { 1.0 };
+                let x: Vec<f32> = (0..rows * cols).map(sign).collect();
+                for level in Level::available() {
+                    let mut act = Activations::new(&x, rows, cols);
+                    let mut out = vec![0.0; rows * 16];
+                    matmul_at(level, &team, &[weights(&part, &packed)], &mut act, &mut out);
+                    assert_eq!(
+                        bits(&out),
+                        bits(&by_definition(&part, &act)),
+                        "{format:?} {level:?} {largest}"
+                    );
+                }
             }
-            let part = MatrixRef::new(format, 16, cols, &data).unwrap();
-            let packed = pack(&Arena::new(), &team, &part);
-            let x: Vec<f32> =
-                (0..2 * cols).map(|i| if i >= cols && i % 2 == 1 { -1.0 } else { 1.0 }).collect();
-            for level in Level::available() {
-                let mut act = Activations::new(&x, 2, cols);
-                let mut out = vec![0.0; 32];
-                matmul_at(level, &team, &[weights(&part, &packed)], &mut act, &mut out);
-                assert_eq!(bits(&out), bits(&by_definition(&part, &act)), "{format:?} {level:?}");
+        }
+    }
+
+    /// Prompts are longer than what shares one reading of the weights.
+    #[test]
+    #[cfg_attr(miri, ignore = "slow")]
+    fn many_rows_and_none() {
+        let (team, arena) = (Team::new(2), Arena::new());
+        for format in FORMATS {
+            for (m, rows, blocks) in [(129, 35, 2), (145, 16, 1), (256, 1, 1), (0, 20, 1), (9, 20, 0)] {
+                let cols = if format.block_len() == 1 { 40 * blocks } else { format.block_len() * blocks };
+                let x = inputs(&mut Rng::new(m as u64), m, cols.max(1));
+                let x = &x[..m * cols];
+                let data = random(format, rows * cols, 7);
+                let part = MatrixRef::new(format, rows, cols, &data).unwrap();
+                let packed = pack(&arena, &team, &part);
+                for level in Level::available() {
+                    let mut act = Activations::new(x, m, cols);
+                    let mut out = vec![f32::NAN; m * rows];
+                    matmul_at(level, &team, &[weights(&part, &packed)], &mut act, &mut out);
+                    let wanted = if cols == 0 { vec![0.0; m * rows] } else { by_definition(&part, &act) };
+                    assert_eq!(bits(&out), bits(&wanted), "{format:?} {level:?} {m} rows of {cols}");
+                }
             }
         }
     }

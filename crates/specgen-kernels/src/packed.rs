@@ -8,7 +8,7 @@ use half::f16;
 use crate::arena::{Arena, Piece};
 use crate::blocks::Block;
 use crate::layout::{LINE, STEP, Shape, TILE};
-use crate::{Format, MatrixRef, Team};
+use crate::{Format, MatrixRef, Team, read};
 
 /// A quantised weight matrix `[rows, cols]` (rows = out features), in tiles.
 #[derive(Debug)]
@@ -54,6 +54,15 @@ impl Packed {
         Ok(Self { format, rows, cols, bytes })
     }
 
+    /// Bytes that a matrix `[rows, cols]` in `format` takes once it is packed; as in the file where it is dense or `cols` isn't
+    /// whole blocks.
+    pub fn bytes_of(format: Format, rows: usize, cols: usize) -> Option<usize> {
+        if format.block_len() == 1 || !cols.is_multiple_of(format.block_len()) {
+            return format.row_bytes(cols)?.checked_mul(rows);
+        }
+        rows.div_ceil(TILE).checked_mul(Shape::of(format).tile(cols / format.block_len()))
+    }
+
     /// The format it had.
     pub fn format(&self) -> Format {
         self.format
@@ -76,7 +85,7 @@ impl Packed {
 
     /// Reads all bytes and does nothing with them: the time it takes bounds that of a matmul.
     pub fn read(&self, team: &Team) {
-        crate::read(team, &self.bytes);
+        read(team, &self.bytes);
     }
 
     /// The same in memory from the allocator.
@@ -95,9 +104,14 @@ fn pack_tile(matrix: &MatrixRef<'_>, tile: usize, to: &mut [u8]) {
     let format = matrix.format();
     let (shape, len) = (Shape::of(format), format.block_bytes());
     let (head, body) = to.split_at_mut(shape.body_at(matrix.cols() / shape.block_len));
+    // A tile's rows follow each other in the file, but are read sixteen side by side: once through in order first.
+    let rows = tile * TILE..(tile * TILE + TILE).min(matrix.rows());
+    let bytes = &matrix.bytes()[rows.start * matrix.row_bytes()..rows.end * matrix.row_bytes()];
+    std::hint::black_box(bytes.iter().step_by(LINE).fold(0u8, |all, b| all ^ b));
     // Rows that are not there stay zeros.
+    let count = rows.len();
     let mut rows = [const { Block::new() }; TILE];
-    let rows = &mut rows[..TILE.min(matrix.rows() - tile * TILE)];
+    let rows = &mut rows[..count];
     let places = head.chunks_exact_mut(shape.head()).zip(body.chunks_exact_mut(shape.body()));
     for (b, (head, body)) in places.enumerate() {
         for (n, row) in rows.iter_mut().enumerate() {

@@ -93,7 +93,7 @@ unsafe fn some_rows<S: Isa, L: Layout, const R: usize>(
         let block = Block {
             head: tile.add(b * shape.head()),
             body: body.add(b * shape.body()),
-            // Head and body in equal shares, so that every line is asked for once.
+            // Head and body in equal shares, so that every line is asked for.
             ahead: ahead.wrapping_add(b * (shape.head() + shape.body())),
         };
         let x = Rows::<L>::at(job, b, row);

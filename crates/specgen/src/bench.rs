@@ -4,15 +4,13 @@ use std::time::{Duration, Instant};
 
 use crate::{
     error::Result,
-    model::{Batch, Model, Output, Rows, Slice},
+    model::{Batch, Model, Output, PROMPT_CHUNK, Rows, Slice},
 };
 
 /// Tokens in the cache before every pass.
-const CONTEXT: usize = 64;
-/// Up to so many rows all have logits, as a verification needs them; above, the last one only, as a prompt does.
-const VERIFY_ROWS: usize = 32;
-/// Rows of a longer pass go through the model in chunks of this, as a prompt's do.
-const CHUNK: usize = 256;
+pub const CONTEXT: usize = 64;
+/// Up to so many rows all have logits, as a verification needs them; above, none, as in a prompt.
+pub const VERIFY_ROWS: usize = 32;
 
 /// Passes of one number of rows.
 #[derive(Clone, Debug)]
@@ -44,8 +42,8 @@ pub fn pass_times(
     let context: Vec<u32> = (0..CONTEXT).map(token).collect();
     let mut pass = |tokens: &[u32], keep: usize| -> Result<()> {
         cache.truncate(keep);
-        for chunk in tokens.chunks(CHUNK) {
-            let rows = if tokens.len() <= VERIFY_ROWS { Rows::All } else { Rows::Last(1) };
+        for chunk in tokens.chunks(PROMPT_CHUNK) {
+            let rows = if tokens.len() <= VERIFY_ROWS { Rows::All } else { Rows::None };
             let slice = Slice { cache: &mut cache, tokens: chunk, rows, tree: None };
             model.forward(&mut Batch { slices: vec![slice], taps: &[] }, &mut out)?;
         }
@@ -56,7 +54,7 @@ pub fn pass_times(
     for &rows in rows {
         tick(rows);
         let mut all = Vec::with_capacity(reps);
-        for rep in 0..=reps {
+        for rep in 0..=reps.max(1) {
             // Other tokens each time, so that nothing is found where it was left.
             let tokens: Vec<u32> = (0..rows).map(|i| token(7 * rep + i)).collect();
             model.op_times();

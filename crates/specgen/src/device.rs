@@ -53,7 +53,7 @@ impl fmt::Display for DeviceSpec {
     }
 }
 
-/// The instruction set of the CPU kernels: `scalar`, `avx2`, `avx512` or `amx`, the best this CPU has unless told otherwise.
+/// The instruction set of the CPU kernels: the best this CPU has unless told otherwise.
 pub fn cpu_isa() -> &'static str {
     specgen_kernels::isa()
 }

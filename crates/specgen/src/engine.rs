@@ -8,7 +8,7 @@ use crate::{
     draft::{Drafter, ModelDrafter, NgramDrafter, NoDraft, check_vocab},
     error::{Error, Result},
     memory,
-    model::{LoadOptions, Model, check_context, load},
+    model::{LoadOptions, Model, PROMPT_CHUNK, check_context, load},
     models::{ModelFiles, NoProgress, Progress, Store, StoreOptions},
     open::OpenModel,
     rng::random_seed,
@@ -26,8 +26,6 @@ pub const DEFAULT_NUM_DRAFT_TOKENS: usize = 4;
 pub const DEFAULT_CONTEXT_LEN: usize = 8192;
 /// The model used where none is named.
 pub const DEFAULT_MODEL: &str = "smollm2-135m-instruct";
-/// Prompt tokens fed in one pass.
-const PREFILL_CHUNK: usize = 256;
 
 /// Who drafts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -224,7 +222,7 @@ impl Engine {
 
     /// Rounds over this engine's target and drafter.
     pub fn rounds(&self) -> Rounds {
-        Rounds::new(self.loaded.target.clone(), self.drafter.clone(), self.num_draft_tokens, PREFILL_CHUNK)
+        Rounds::new(self.loaded.target.clone(), self.drafter.clone(), self.num_draft_tokens, PROMPT_CHUNK)
     }
 }
 

@@ -33,6 +33,9 @@ pub enum Error {
         /// The tensor's name in that file.
         name: String,
     },
+    /// The system gave no memory, whatever the plan said.
+    #[error("the system gives no more memory ({0}); choose a smaller model or draft, or a shorter context")]
+    Allocation(std::io::Error),
     /// What was asked for cannot be done; the text says why and what would work.
     #[error("{0}")]
     Unsupported(String),

@@ -2,7 +2,7 @@
 
 use crate::{
     error::{Error, Result},
-    model::config::ArchConfig,
+    model::{PROMPT_CHUNK, config::ArchConfig},
 };
 
 /// What one model will take, in bytes.
@@ -10,12 +10,12 @@ use crate::{
 pub struct ModelMemory {
     /// The model's name.
     pub name: String,
-    /// All weights at their stored width.
+    /// All weights, as they lie in memory.
     pub weights: u64,
     /// Keys and values of one sequence of the whole context.
     pub kv_cache: u64,
-    /// The logits rows of a pass over a draft.
-    pub logits: u64,
+    /// The logits rows of a pass over a draft, and what a prompt's chunk computes with.
+    pub buffers: u64,
 }
 
 impl ModelMemory {
@@ -25,17 +25,26 @@ impl ModelMemory {
         let product = |factors: &[usize]| factors.iter().fold(1u64, |all, &f| all.saturating_mul(f as u64));
         let kv_bytes =
             [2, config.num_kv_heads, config.head_dim, config.layers.len(), size_of::<f32>(), context_len];
+        // The residual stream and its norms, projections with their parts, gate and up with their product: buffers come in
+        // powers of two, a half more on average.
+        let row = [
+            (3, config.hidden_size),
+            (2, config.q_dim() + 2 * config.kv_dim()),
+            (3, config.intermediate_size),
+        ];
+        let row = row.into_iter().fold(0, |sum: usize, (n, dim)| sum.saturating_add(dim.saturating_mul(n)));
+        let activations = product(&[PROMPT_CHUNK.min(context_len), row, size_of::<f32>() * 3 / 2]);
         Self {
             name: name.to_owned(),
             weights,
             kv_cache: product(&kv_bytes),
-            logits: product(&[rows, config.vocab_size, size_of::<f32>()]),
+            buffers: product(&[rows, config.vocab_size, size_of::<f32>()]).saturating_add(activations),
         }
     }
 
     /// All of it.
     pub fn total(&self) -> u64 {
-        self.weights.saturating_add(self.kv_cache).saturating_add(self.logits)
+        self.weights.saturating_add(self.kv_cache).saturating_add(self.buffers)
     }
 }
 
@@ -54,7 +63,7 @@ fn check_against(models: &[ModelMemory], available: Option<u64>) -> Result<()> {
             what: models.iter().map(|m| m.name.as_str()).collect::<Vec<_>>().join(" with draft "),
             needed,
             available,
-            advice: "choose a smaller model or draft, or a shorter context (--context)".into(),
+            advice: "choose a smaller model or draft, or a shorter context".into(),
         }),
         _ => Ok(()),
     }
@@ -72,7 +81,7 @@ fn parse_meminfo(text: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// What a memory cgroup (v2) leaves; its page cache counts as free, since weights are mapped files.
+/// What a memory cgroup (v2) leaves; its page cache counts as free, since it can be reclaimed.
 fn cgroup_room() -> Option<u64> {
     let read = |name: &str| std::fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok();
     let max = read("memory.max")?.trim().parse::<u64>().ok()?;
@@ -115,12 +124,12 @@ mod tests {
             layers: vec![LayerConfig { window: None, rope: None }; 100],
         };
         let plan = ModelMemory::new("huge", &config, u64::MAX, usize::MAX, usize::MAX);
-        assert_eq!((plan.kv_cache, plan.logits, plan.total()), (u64::MAX, u64::MAX, u64::MAX));
+        assert_eq!((plan.kv_cache, plan.buffers, plan.total()), (u64::MAX, u64::MAX, u64::MAX));
     }
 
     #[test]
     fn a_plan_too_large_is_refused_with_its_numbers() {
-        let plan = |name: &str, weights| ModelMemory { name: name.into(), weights, kv_cache: 10, logits: 1 };
+        let plan = |name: &str, weights| ModelMemory { name: name.into(), weights, kv_cache: 10, buffers: 1 };
         let models = [plan("big", 100), plan("small", 5)];
         assert!(check_against(&models, Some(127)).is_ok());
         assert!(check_against(&models, None).is_ok());

@@ -66,7 +66,7 @@ impl OpenModel {
 
     /// What it will take in memory.
     pub fn memory(&self, context_len: usize, rows: usize) -> ModelMemory {
-        ModelMemory::new(&self.name, &self.config, self.weights.total_bytes(), context_len, rows)
+        ModelMemory::new(&self.name, &self.config, self.weights.memory_bytes(), context_len, rows)
     }
 }
 

@@ -79,11 +79,11 @@ impl MemoryPlan {
         let mut line = |who: &str, m: &Memory| {
             writeln!(
                 out,
-                "  {who:<12}  {} weights + {} keys and values ({} a token) + {} logits = {}",
+                "  {who:<12}  {} weights + {} keys and values ({} a token) + {} buffers = {}",
                 bytes(m.weights),
                 bytes(m.kv_cache),
                 bytes(m.kv_cache_per_token),
-                bytes(m.logits),
+                bytes(m.buffers),
                 bytes(m.total)
             )
         };

@@ -2,6 +2,9 @@
 //!
 //! The unit multiplies 16 rows of 64 bytes with 64 elements of 16 weight rows and sums in i32, which is exact; the f32
 //! chain over blocks is that of `definition.rs`: the same bits as every other path.
+//!
+//! Statements of assembly hand each other values in the unit's registers without naming them: the compiler knows the unit
+//! only by such statements, and never uses it.
 #![allow(unsafe_code)]
 #![allow(unsafe_op_in_unsafe_fn, reason = "the contract of each function covers its body")]
 
@@ -110,6 +113,13 @@ impl Config {
         self.rows[6..8].fill(8);
     }
 
+    /// This thread's; all zeros where there is none.
+    unsafe fn current() -> Self {
+        let mut config = Self::new(0);
+        asm!("sttilecfg [{}]", in(reg) &mut config, options(nostack));
+        config
+    }
+
     /// Makes it this thread's, until `tilerelease`.
     unsafe fn load(&self) {
         asm!("ldtilecfg [{}]", in(reg) self, options(nostack, readonly));
@@ -125,6 +135,8 @@ pub(crate) unsafe fn multiply(job: &Job<'_>, tiles: Range<usize>) {
     if job.weights.format().block_len() == 32 {
         config.halve();
     }
+    // The thread may be a caller's, and its unit configured by another library, which will not look again.
+    let before = Config::current();
     config.load();
     match job.weights.format() {
         Format::Q2_K | Format::Q3_K | Format::Q4_K | Format::Q5_K | Format::Q6_K => {
@@ -132,7 +144,10 @@ pub(crate) unsafe fn multiply(job: &Job<'_>, tiles: Range<usize>) {
         }
         _ => simple::multiply(job, tiles),
     }
-    asm!("tilerelease", options(nostack, nomem));
+    match before.palette {
+        0 => asm!("tilerelease", options(nostack, nomem)),
+        _ => before.load(),
+    }
 }
 
 /// Groups of 16 rows, or one of all if there are fewer.

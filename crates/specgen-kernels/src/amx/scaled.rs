@@ -31,13 +31,14 @@ trait Fold: Layout {
     const HIGH: bool;
     /// Whether weights are signed bytes.
     const SIGNED: bool;
-    /// 16 elements of 16 rows: high parts and low ones of `line`, times `scale` (i32, one a row).
+    /// High parts and low ones of a line times its sub-block's scales.
     unsafe fn fold(line: __m512i, scales: &Scales) -> [__m512i; 2];
     /// What `fold` wants of the scales.
     unsafe fn scales(scale: __m512i) -> Scales;
 }
 
-/// Scales as halves, twice a lane: what high parts are multiplied by, and what low ones.
+/// Scales as halves, twice a lane. Unsigned: what high parts are multiplied by, and what low ones. Signed: the scale, and
+/// what the offset takes.
 struct Scales([__m512i; 2]);
 
 /// Both halves of each lane become its low one.

@@ -63,7 +63,7 @@ pub(crate) enum Level {
 }
 
 impl Level {
-    /// The best this CPU has, or what [`Self::choose`] was told.
+    /// The best this CPU has, or what [`choose_isa`] was told.
     pub(crate) fn get() -> Self {
         *LEVEL.get_or_init(|| *Self::available().last().expect("portable is always there"))
     }
@@ -136,8 +136,8 @@ impl Level {
     }
 }
 
-/// Runs a function under the instruction set of `$level`: `dispatch!(level, body::<S>(args))` calls
-/// `body` with `S` bound to the kind, compiled with its features. The body must be `#[inline(always)]`.
+/// Runs a function, written in place as `dispatch!(level, |S| fn(x: &[f32]) { .. })` and called with the variables its
+/// arguments are named after, under the instruction set of `level`: `S` is bound to it, and its features are on.
 macro_rules! dispatch {
     ($level:expr, |$s:ident $(, $generic:ident: $bound:path)?| fn($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block) => {{
         #[inline(always)]

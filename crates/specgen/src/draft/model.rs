@@ -95,12 +95,15 @@ impl Drafter for ModelDrafter {
         let mut chains = Vec::with_capacity(requests.len());
         let mut committed = Vec::with_capacity(requests.len());
         for request in requests.iter_mut() {
-            request.k = request.k.min(self.room(request.tokens));
+            let (sampler, error) = match self.sampler(request.sampler) {
+                Ok(sampler) => (sampler, None),
+                Err(error) => (request.sampler.clone(), Some(error)),
+            };
+            request.k = if error.is_some() { 0 } else { request.k.min(self.room(request.tokens)) };
             if request.k > 0 {
                 request.state.downcast::<State>().cache.retain_prefix(request.tokens);
             }
-            let sampler = self.sampler(request.sampler)?;
-            chains.push(Chain { sampler, draft: Draft::default(), error: None });
+            chains.push(Chain { sampler, draft: Draft::default(), error });
             committed.push(request.history.num_output());
         }
         let mut out = Output::new();

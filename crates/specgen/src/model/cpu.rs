@@ -38,7 +38,7 @@ impl Cpu {
 
     /// A small weight beside the large ones.
     fn vector(&self, values: &[f32]) -> Result<Piece<f32>> {
-        let mut piece = self.arena.alloc(values.len()).map_err(no_memory)?;
+        let mut piece = self.arena.alloc(values.len()).map_err(Error::Allocation)?;
         piece.copy_from_slice(values);
         Ok(piece)
     }
@@ -54,26 +54,22 @@ impl Cpu {
     }
 
     /// Rows to be written: what they hold is left over from others.
-    fn rows(&self, rows: usize, cols: usize) -> Rows {
+    fn rows(&self, rows: usize, cols: usize) -> Result<Rows> {
         let len = rows * cols;
-        Rows { buffer: Some(self.pool.take(len)), len, cols, pool: Arc::clone(&self.pool) }
+        Ok(Rows { buffer: Some(self.pool.take(len)?), len, cols, pool: Arc::clone(&self.pool) })
     }
 
     /// Rows like `x`'s, computed from them some at a time by all threads: `f(x, out)`.
-    fn map(&self, x: &Rows, cols: usize, f: impl Fn(&[f32], &mut [f32]) + Sync) -> Rows {
-        let mut out = self.rows(x.rows(), cols);
+    fn map(&self, x: &Rows, cols: usize, f: impl Fn(&[f32], &mut [f32]) + Sync) -> Result<Rows> {
+        let mut out = self.rows(x.rows(), cols)?;
         self.team.share_rows(cols, out.data_mut(), |rows, out| {
             f(&x.data()[rows.start * x.cols..rows.end * x.cols], out);
         });
-        out
+        Ok(out)
     }
 }
 
-fn no_memory(error: std::io::Error) -> Error {
-    Error::Unsupported(format!("the system gives no more memory: {error}"))
-}
-
-/// Buffers between two uses: a decoding loop allocates nothing.
+/// Buffers between two uses: a decoding loop allocates no large ones.
 struct Pool {
     spare: Mutex<Vec<Piece<f32>>>,
     arena: Arc<Arena>,
@@ -81,13 +77,13 @@ struct Pool {
 
 impl Pool {
     /// At least `len` elements, the smallest buffer that has them.
-    fn take(&self, len: usize) -> Piece<f32> {
+    fn take(&self, len: usize) -> Result<Piece<f32>> {
         let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
         let fits = (0..spare.len()).filter(|&i| spare[i].len() >= len).min_by_key(|&i| spare[i].len());
         match fits {
-            Some(i) => spare.swap_remove(i),
-            // In powers of two, so that buffers outgrown are not many. Out of memory: as any other allocation.
-            None => self.arena.alloc(len.next_power_of_two()).expect("memory for activations"),
+            Some(i) => Ok(spare.swap_remove(i)),
+            // In powers of two, so that buffers outgrown are not many.
+            None => self.arena.alloc(len.next_power_of_two()).map_err(Error::Allocation),
         }
     }
 }
@@ -197,7 +193,7 @@ impl Backend for Cpu {
             if matrix.format().block_len() == 1 {
                 return Ok(Part::Dense(tensor.clone()));
             }
-            let packed = Packed::new(&self.arena, &self.team, &matrix).map_err(no_memory)?;
+            let packed = Packed::new(&self.arena, &self.team, &matrix).map_err(Error::Allocation)?;
             tensor.release();
             Ok(Part::Packed(packed))
         };
@@ -251,7 +247,7 @@ impl Backend for Cpu {
     }
 
     fn embed(&self, table: &weights::Tensor, tokens: &[u32]) -> Result<Rows> {
-        let mut x = self.rows(tokens.len(), table.cols());
+        let mut x = self.rows(tokens.len(), table.cols())?;
         let row_bytes = table.bytes().len() / table.rows();
         for (&id, row) in tokens.iter().zip(x.data_mut().chunks_exact_mut(table.cols())) {
             kernels::dequantize(table.format(), &table.bytes()[id as usize * row_bytes..][..row_bytes], row);
@@ -260,7 +256,7 @@ impl Backend for Cpu {
     }
 
     fn linear(&self, weight: &Linear, x: &Rows) -> Result<Rows> {
-        let mut out = self.rows(x.rows(), weight.out);
+        let mut out = self.rows(x.rows(), weight.out)?;
         self.multiply(weight, x, out.data_mut())?;
         Ok(out)
     }
@@ -275,7 +271,7 @@ impl Backend for Cpu {
     }
 
     fn norm(&self, x: &Rows, weight: &Piece<f32>, eps: f32) -> Result<Rows> {
-        Ok(self.map(x, x.cols, |x, out| kernels::rms_norm(x, weight, eps, out)))
+        self.map(x, x.cols, |x, out| kernels::rms_norm(x, weight, eps, out))
     }
 
     fn rotate(&self, mut x: Rows, angles: &Angles, rope: RopeShape) -> Result<Rows> {
@@ -294,7 +290,7 @@ impl Backend for Cpu {
             Activation::Silu => kernels::silu_mul,
             Activation::GeluTanh => kernels::gelu_tanh_mul,
         };
-        Ok(self.map(gate_up, n, |gate_up, out| gate(gate_up, n, out)))
+        self.map(gate_up, n, |gate_up, out| gate(gate_up, n, out))
     }
 
     fn add(&self, mut x: Rows, y: &Rows) -> Result<Rows> {
@@ -310,7 +306,7 @@ impl Backend for Cpu {
     }
 
     fn columns(&self, x: &Rows, columns: Range<usize>) -> Result<Rows> {
-        let mut out = self.rows(x.rows(), columns.len());
+        let mut out = self.rows(x.rows(), columns.len())?;
         for (x, out) in x.data().chunks_exact(x.cols).zip(out.data_mut().chunks_exact_mut(columns.len())) {
             out.copy_from_slice(&x[columns.clone()]);
         }
@@ -318,7 +314,7 @@ impl Backend for Cpu {
     }
 
     fn select_rows(&self, x: &Rows, rows: &[usize]) -> Result<Rows> {
-        let mut out = self.rows(rows.len(), x.cols);
+        let mut out = self.rows(rows.len(), x.cols)?;
         for (&row, out) in rows.iter().zip(out.data_mut().chunks_exact_mut(x.cols)) {
             out.copy_from_slice(&x.data()[row * x.cols..][..x.cols]);
         }
@@ -332,11 +328,11 @@ impl Backend for Cpu {
         caches: &mut [&mut KvStore],
         plan: &Plan,
     ) -> Result<Rows> {
-        let mut out = self.rows(q.rows(), q.cols);
+        let mut out = self.rows(q.rows(), q.cols)?;
         for (span, kv) in plan.0.iter().zip(caches) {
             let elements = |cols: usize| span.rows.start * cols..span.rows.end * cols;
             kv.write(span.base, &k.data()[elements(k.cols)], &v.data()[elements(v.cols)])
-                .map_err(no_memory)?;
+                .map_err(Error::Allocation)?;
             let rows: Vec<_> =
                 span.visible.iter().map(|(prefix, tail)| RowKeys { prefix: prefix.clone(), tail }).collect();
             let (q, out) = (&q.data()[elements(q.cols)], &mut out.data_mut()[elements(q.cols)]);

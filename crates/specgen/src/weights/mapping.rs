@@ -35,7 +35,7 @@ impl Mapping {
             return Ok(Self::from_bytes(path.to_owned(), Vec::new()));
         }
         #[allow(unsafe_code, reason = "mapping a file is unsafe by nature; this is the only place")]
-        // SAFETY: the map is read-only and private to this process's view. What the type system cannot
+        // SAFETY: the map is read-only. What the type system cannot
         // see is another process changing the file: bytes that change under us are only ever read as
         // plain integers and floats, every offset was checked against the map's fixed length, so a change
         // gives wrong numbers, not undefined indices. A truncation ends the process (SIGBUS), as the docs
@@ -57,7 +57,7 @@ impl Mapping {
     /// Lets go of the pages wholly inside `range`, where they come from a file; reading brings them back.
     #[cfg_attr(not(unix), allow(unused_variables))]
     pub(super) fn release(&self, range: Range<usize>) {
-        const PAGE: usize = 1 << 14; // a multiple of every usual page size
+        const PAGE: usize = 1 << 14; // a multiple of most page sizes; of larger ones the start is rounded down, which does no harm
         #[cfg(unix)]
         if let Data::Mapped(map) = &self.data {
             let (start, end) = (range.start.next_multiple_of(PAGE), range.end / PAGE * PAGE);

@@ -21,6 +21,7 @@ use std::sync::Arc;
 
 pub use metadata::{Metadata, Value};
 pub use specgen_kernels::Format;
+use specgen_kernels::Packed;
 pub use tensor::{Tensor, TensorEntry, TensorInfo, TensorType};
 
 use crate::{Error, Result};
@@ -182,6 +183,17 @@ impl Weights {
     /// Every tensor in file order, those of unsupported types included.
     pub fn tensors(&self) -> impl Iterator<Item = TensorInfo> {
         self.entries.iter().map(|(_, entry)| entry.info())
+    }
+
+    /// Bytes of all tensors together in memory: quantised matrices are repacked for the CPU, which may pad them.
+    pub fn memory_bytes(&self) -> u64 {
+        let bytes = |entry: &TensorEntry| match (&entry.kind, entry.shape.as_slice()) {
+            (TensorType::Known(format), [outer @ .., cols]) if !outer.is_empty() => {
+                Packed::bytes_of(*format, outer.iter().product(), *cols).unwrap_or(entry.range.len())
+            }
+            _ => entry.range.len(),
+        };
+        self.entries.iter().map(|(_, entry)| bytes(entry) as u64).fold(0, u64::saturating_add)
     }
 
     /// Bytes of all tensors together, without headers.
