@@ -15,9 +15,9 @@ const CHUNK: usize = if cfg!(miri) { 1 << 16 } else { 256 << 20 };
 
 /// Memory in huge pages.
 ///
-/// Page walks cost a core that streams weights a sixth of its rate, and each pass of a large model leaves the caches
-/// without page tables, so that a few cold lines of small pages cost as much as megabytes of weights. But each matrix
-/// rounded up to 2 MiB would waste more than small models weigh: so all share chunks.
+/// Page walks cost a core that streams weights a sixth of its rate, and each pass of a large model leaves the
+/// caches without page tables, so that a few cold lines of small pages cost as much as megabytes of weights.
+/// But each matrix rounded up to 2 MiB would waste more than small models weigh: so all share chunks.
 #[derive(Debug, Default)]
 pub struct Arena {
     chunks: Mutex<Vec<Chunk>>,
@@ -104,7 +104,8 @@ impl<T: Plain> Deref for Piece<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: `len` elements at `ptr` are this value's own, initialised (zeros at first) and mapped while the arena lives.
+        // SAFETY: `len` elements at `ptr` are this value's own, initialised (zeros at first) and mapped while
+        // the arena lives.
         unsafe { std::slice::from_raw_parts(self.ptr, self.len) }
     }
 }

@@ -1,8 +1,9 @@
 //! What a matmul means: one output from one weight row and one activation row, in plain scalar code.
 //!
-//! Every path must give these bits: the scalar twins at the end of this file are what tests compare with. Inside a block all sums are integers, thus exact in any order;
-//! over the blocks runs one f32 chain in ascending order, of correctly rounded steps, with `fma` fused.
-//! `dx` is the activation block's scale, `x` its integers, `w = q - offset`:
+//! Every path must give these bits: the scalar twins at the end of this file are what tests compare with.
+//! Inside a block all sums are integers, thus exact in any order; over the blocks runs one f32 chain in
+//! ascending order, of correctly rounded steps, with `fma` fused. `dx` is the activation block's scale, `x`
+//! its integers, `w = q - offset`:
 //!
 //! - Q4_0, Q5_0, Q8_0: `S = sum w x`; `acc = fma(dx, d * S, acc)`.
 //! - Q4_1, Q5_1: the same with `w = q`, then `acc = fma(dx * sum x, m, acc)`.

@@ -1,8 +1,8 @@
 //! Kernels on memory that lies against pages nobody may touch: a byte read or written too far stops the test.
 //!
-//! While a test holds [`beside`], everything its thread allocates ends where such a page begins, or begins where one ends:
-//! inputs and outputs, weights, and what the kernels allocate themselves. What works on slices with bounds checks only
-//! (norms, gates, packing, quantising) needs no such test.
+//! While a test holds [`beside`], everything its thread allocates ends where such a page begins, or begins
+//! where one ends: inputs and outputs, weights, and what the kernels allocate themselves. What works on
+//! slices with bounds checks only (norms, gates, packing, quantising) needs no such test.
 #![allow(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 

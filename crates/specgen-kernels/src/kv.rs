@@ -12,8 +12,8 @@ const CHUNK: usize = 256;
 
 /// Keys and values of a layer, a row of each for every slot.
 ///
-/// Sixty-four slots' keys are kept side by side, `[kv_dim, 64]`, so that a register holds an element of sixteen keys and
-/// a score needs no sum across lanes. Values are rows, `[kv_dim]`.
+/// Sixty-four slots' keys are kept side by side, `[kv_dim, 64]`, so that a register holds an element of
+/// sixteen keys and a score needs no sum across lanes. Values are rows, `[kv_dim]`.
 #[derive(Debug)]
 pub struct KvStore {
     chunks: Vec<Chunk>,
@@ -31,8 +31,8 @@ struct Chunk {
 }
 
 impl KvStore {
-    /// A store without slots, for rows of `kv_dim` elements (all key heads' side by side). The layers of a sequence share
-    /// an arena, whose memory goes when all of them are gone.
+    /// A store without slots, for rows of `kv_dim` elements (all key heads' side by side). The layers of a
+    /// sequence share an arena, whose memory goes when all of them are gone.
     pub fn new(arena: &Arc<Arena>, kv_dim: usize) -> Self {
         Self { chunks: Vec::new(), kv_dim, arena: Arc::clone(arena) }
     }
@@ -52,7 +52,8 @@ impl KvStore {
         2 * self.slots() * self.kv_dim * size_of::<f32>()
     }
 
-    /// Writes rows of keys and values (`[rows, kv_dim]`) to the slots from `slot` on, making room where there is none.
+    /// Writes rows of keys and values (`[rows, kv_dim]`) to the slots from `slot` on, making room where there
+    /// is none.
     ///
     /// # Errors
     /// Where the system gives no memory.

@@ -1,17 +1,19 @@
 //! How packed weights lie in memory, and how a kernel reads them.
 //!
-//! Sixteen weight rows make a *tile*, rows `16 t..16 t + 16` of the matrix, the last filled up with zeros. A *line* is 64
-//! bytes: 4 consecutive elements of each of the 16 rows, byte `4 n + b` for element `b` of row `n`. It is at once an
-//! operand of a byte dot product whose lanes are rows, and a row of an AMX tile. Tiles follow each other:
+//! Sixteen weight rows make a *tile*, rows `16 t..16 t + 16` of the matrix, the last filled up with zeros. A
+//! *line* is 64 bytes: 4 consecutive elements of each of the 16 rows, byte `4 n + b` for element `b` of row
+//! `n`. It is at once an operand of a byte dot product whose lanes are rows, and a row of an AMX tile. Tiles
+//! follow each other:
 //!
 //! - head: for each block the 16 scales `d` (f16), and where the format has them the 16 minimums `m`;
 //!   padded to whole lines;
-//! - body: for each block of 256 the sub-blocks' scales (see [`Shape::scales`]), then for each 32 elements their low bits
-//!   and their high bits. Low bits of 4: byte of line `i` holds those of lines `i` and `i + 4`. Of 2: lines `i`, `i + 2`,
-//!   `i + 4`, `i + 6`, from the lowest bits up. High bits: one bit a line from the lowest up; of 2, four lines a byte.
+//! - body: for each block of 256 the sub-blocks' scales (see [`Shape::scales`]), then for each 32 elements
+//!   their low bits and their high bits. Low bits of 4: byte of line `i` holds those of lines `i` and `i +
+//!   4`. Of 2: lines `i`, `i + 2`, `i + 4`, `i + 6`, from the lowest bits up. High bits: one bit a line from
+//!   the lowest up; of 2, four lines a byte.
 //!
-//! It is the file's bits in another order, but that 6-bit scales and minimums get whole bytes (3 % more for Q4_K), which
-//! spares their unpacking; and one stream for a thread to read from end to end.
+//! It is the file's bits in another order, but that 6-bit scales and minimums get whole bytes (3 % more for
+//! Q4_K), which spares their unpacking; and one stream for a thread to read from end to end.
 #![allow(unsafe_code)]
 
 use crate::Format;
@@ -66,9 +68,9 @@ impl Shape {
         if self.min { 2 * 2 * TILE } else { 2 * TILE }
     }
 
-    /// Bytes of a block's scales in the body. Sixteen sub-blocks: a byte each, rows side by side; with minimums the
-    /// scale is its low half, the minimum the high one. Eight: a byte each likewise, then the minimums, two neighbouring
-    /// sub-blocks' side by side (`2 n`, `2 n + 1`).
+    /// Bytes of a block's scales in the body. Sixteen sub-blocks: a byte each, rows side by side; with
+    /// minimums the scale is its low half, the minimum the high one. Eight: a byte each likewise, then the
+    /// minimums, two neighbouring sub-blocks' side by side (`2 n`, `2 n + 1`).
     pub(crate) const fn scales(self) -> usize {
         if self.subs == 1 { 0 } else { 16 * TILE }
     }

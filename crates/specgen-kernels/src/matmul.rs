@@ -258,7 +258,8 @@ mod tests {
             let cols = 512;
             for largest in [0xff, 0x80, 0x7f, 0] {
                 let mut data = random(format, 16 * cols, 1);
-                // Where the f16 scales lie in a block, which stay; and the bytes of Q6_K's and Q3_K's integer scales.
+                // Where the f16 scales lie in a block, which stay; and the bytes of Q6_K's and Q3_K's integer
+                // scales.
                 let (floats, scales): (&[usize], _) = match format {
                     Format::Q2_K => (&[80, 81, 82, 83], 0..0),
                     Format::Q3_K => (&[108, 109], 96..108),

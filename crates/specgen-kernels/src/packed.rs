@@ -20,7 +20,8 @@ pub struct Packed {
 }
 
 impl Packed {
-    /// Repacks `matrix`, whose bytes aren't needed afterwards. The values and their products stay the same, bit for bit.
+    /// Repacks `matrix`, whose bytes aren't needed afterwards. The values and their products stay the same,
+    /// bit for bit.
     ///
     /// # Errors
     /// Where the system gives no memory.
@@ -54,8 +55,8 @@ impl Packed {
         Ok(Self { format, rows, cols, bytes })
     }
 
-    /// Bytes that a matrix `[rows, cols]` in `format` takes once it is packed; as in the file where it is dense or `cols` isn't
-    /// whole blocks.
+    /// Bytes that a matrix `[rows, cols]` in `format` takes once it is packed; as in the file where it is
+    /// dense or `cols` isn't whole blocks.
     pub fn bytes_of(format: Format, rows: usize, cols: usize) -> Option<usize> {
         if format.block_len() == 1 || !cols.is_multiple_of(format.block_len()) {
             return format.row_bytes(cols)?.checked_mul(rows);
@@ -104,7 +105,8 @@ fn pack_tile(matrix: &MatrixRef<'_>, tile: usize, to: &mut [u8]) {
     let format = matrix.format();
     let (shape, len) = (Shape::of(format), format.block_bytes());
     let (head, body) = to.split_at_mut(shape.body_at(matrix.cols() / shape.block_len));
-    // A tile's rows follow each other in the file, but are read sixteen side by side: once through in order first.
+    // A tile's rows follow each other in the file, but are read sixteen side by side: once through in order
+    // first.
     let rows = tile * TILE..(tile * TILE + TILE).min(matrix.rows());
     let bytes = &matrix.bytes()[rows.start * matrix.row_bytes()..rows.end * matrix.row_bytes()];
     std::hint::black_box(bytes.iter().step_by(LINE).fold(0u8, |all, b| all ^ b));

@@ -1,8 +1,9 @@
-//! Packed tiles times quantised activations: every line of weights is unpacked in registers, for several rows at once.
+//! Packed tiles times quantised activations: every line of weights is unpacked in registers, for several rows
+//! at once.
 //!
-//! Lanes are weight rows. A byte dot product of a line with 4 elements of an activation row, the same for every lane,
-//! needs no sum across lanes, and the f32 chain over blocks runs for 16 outputs side by side. See `definition.rs` for
-//! the arithmetic.
+//! Lanes are weight rows. A byte dot product of a line with 4 elements of an activation row, the same for
+//! every lane, needs no sum across lanes, and the f32 chain over blocks runs for 16 outputs side by side. See
+//! `definition.rs` for the arithmetic.
 #![allow(unsafe_code)]
 #![allow(unsafe_op_in_unsafe_fn, reason = "the contract of each function covers its body")]
 
@@ -18,7 +19,8 @@ use crate::{Format, Packed};
 
 /// Activation rows that share the weights of one pass; so many that their integers stay in cache.
 const MAX_ROWS: usize = 128;
-/// How far ahead of use weights are asked for, in bytes: what arrives in about two latencies of a loaded memory.
+/// How far ahead of use weights are asked for, in bytes: what arrives in about two latencies of a loaded
+/// memory.
 pub(crate) const AHEAD: usize = 8192;
 
 /// One part of a matmul: all rows of `x` with packed weights, into columns of `out`.
@@ -35,8 +37,8 @@ pub(crate) struct Job<'a> {
 /// Multiplies the tiles `tiles`.
 ///
 /// # Safety
-/// The CPU has `level`. `x` has blocks and columns as the weights have, and `m` rows; `out` has `m` rows and a column for
-/// each weight row from `column` on, and nobody else touches those of these tiles meanwhile.
+/// The CPU has `level`. `x` has blocks and columns as the weights have, and `m` rows; `out` has `m` rows and
+/// a column for each weight row from `column` on, and nobody else touches those of these tiles meanwhile.
 pub(crate) unsafe fn multiply(level: Level, job: &Job<'_>, tiles: Range<usize>) {
     #[cfg(target_arch = "x86_64")]
     if level == Level::Amx && amx::is_worth(job.weights.format(), job.m) {
@@ -57,8 +59,8 @@ unsafe fn run<L: Layout>(level: Level, job: &Job<'_>, tiles: Range<usize>) {
                 let end = job.m.min(first + MAX_ROWS);
                 let mut row = first;
                 while row < end {
-                    // As many rows together as the registers hold, so that few share an unpacked line with none.
-                    // Guards are constants: a kind of CPU has no code for more rows than it can hold.
+                    // As many rows together as the registers hold, so that few share an unpacked line with
+                    // none. Guards are constants: a kind of CPU has no code for more rows than it can hold.
                     row += match (end - row).min(S::ROWS) {
                         8 if S::ROWS >= 8 => some_rows::<S, L, 8>(job, t, row, row == first),
                         7 if S::ROWS >= 8 => some_rows::<S, L, 7>(job, t, row, row == first),
@@ -75,7 +77,8 @@ unsafe fn run<L: Layout>(level: Level, job: &Job<'_>, tiles: Range<usize>) {
     });
 }
 
-/// Tile `t` times the `R` rows from `row` on. Weights that come from memory, not from cache, are asked for ahead.
+/// Tile `t` times the `R` rows from `row` on. Weights that come from memory, not from cache, are asked for
+/// ahead.
 #[inline(always)]
 unsafe fn some_rows<S: Isa, L: Layout, const R: usize>(
     job: &Job<'_>,
@@ -165,7 +168,8 @@ impl<L: Layout> Rows<L> {
     /// What the offset of the weights takes from the product of sub-block `s` of row `r`.
     #[inline(always)]
     unsafe fn less(self, r: usize, s: usize) -> i32 {
-        // A multiplication and a move to a vector register are saved for the format whose scales are the most.
+        // A multiplication and a move to a vector register are saved for the format whose scales are the
+        // most.
         if L::SHAPE.offset == LESS {
             return *self.less.add(r * L::SHAPE.subs + s);
         }
@@ -204,7 +208,8 @@ unsafe fn simple<S: Isa, L: Layout, const R: usize>(block: &Block, x: Rows<L>, a
     }
 }
 
-/// `for r in 0..R`, written out: a loop the compiler leaves as one keeps its sums in memory instead of registers.
+/// `for r in 0..R`, written out: a loop the compiler leaves as one keeps its sums in memory instead of
+/// registers.
 macro_rules! each_row {
     ($r:ident in $rows:ident, $body:block) => {
         each_row!($r in $rows, $body, 0 1 2 3 4 5 6 7)
@@ -267,8 +272,8 @@ unsafe fn scaled<S: Isa, L: Layout, const R: usize>(block: &Block, x: Rows<L>, a
 
 /// Sums of sub-blocks times scales, `I` of the definition, for `R` rows.
 ///
-/// Where sub-blocks and scales are so small that four products stay below 2^24, f32 sums of four are exact, and the sum
-/// of two such halves rounds as the integer would: half the work of integer multiplications.
+/// Where sub-blocks and scales are so small that four products stay below 2^24, f32 sums of four are exact,
+/// and the sum of two such halves rounds as the integer would: half the work of integer multiplications.
 struct Totals<S: Isa, const R: usize> {
     integer: [S::I; R],
     first: [S::F; R],
@@ -336,7 +341,8 @@ pub(crate) unsafe fn min_pair<S: Isa, L: Layout>(block: &Block, pair: usize) -> 
     S::or(a, S::shl(b, 16))
 }
 
-/// Asks for the lines ahead of a step, one in `R` of them with each row `r`: in one burst they would come slower.
+/// Asks for the lines ahead of a step, one in `R` of them with each row `r`: in one burst they would come
+/// slower.
 #[inline(always)]
 pub(crate) unsafe fn prefetch<S: Isa, L: Layout, const R: usize>(block: &Block, step: usize, r: usize) {
     let steps = L::SHAPE.block_len / STEP;

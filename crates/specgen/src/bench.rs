@@ -25,8 +25,8 @@ pub struct PassTime {
     pub ops: Vec<(&'static str, Duration)>,
 }
 
-/// Times passes of `rows` rows over `model`, `reps` of each after one to warm up, with 64 tokens in the cache.
-/// `tick` is called before each number of rows.
+/// Times passes of `rows` rows over `model`, `reps` of each after one to warm up, with 64 tokens in the
+/// cache. `tick` is called before each number of rows.
 ///
 /// # Errors
 /// A failing model, or a context too short for the rows.

@@ -58,10 +58,12 @@ pub fn cpu_isa() -> &'static str {
     specgen_kernels::isa()
 }
 
-/// Makes the CPU kernels use the instruction set `name`, for the life of the process. Results are the same with any.
+/// Makes the CPU kernels use the instruction set `name`, for the life of the process. Results are the same
+/// with any.
 ///
 /// # Errors
-/// [`Error::Unsupported`] where this CPU does not have it, naming those it has, or where kernels have run with another.
+/// [`Error::Unsupported`] where this CPU does not have it, naming those it has, or where kernels have run
+/// with another.
 pub fn choose_cpu_isa(name: &str) -> Result<()> {
     if specgen_kernels::choose_isa(name) {
         return Ok(());
@@ -130,7 +132,8 @@ fn open_cuda(index: usize) -> Result<candle_core::Device> {
     let fail = |e: candle_core::Error| {
         Error::Unsupported(format!("cuda:{index} cannot be opened: {}", Error::from(e)))
     };
-    // One real stream for target and draft: candle's default is a stream per thread, which races across threads.
+    // One real stream for target and draft: candle's default is a stream per thread, which races across
+    // threads.
     let device = candle_core::Device::new_cuda_with_stream(index).map_err(fail)?;
     Ok(device)
 }

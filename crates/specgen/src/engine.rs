@@ -86,8 +86,8 @@ struct Loaded {
 }
 
 impl Engine {
-    /// Starts the description of an engine over `target`: a model's name, a path to a file or folder, or a hub
-    /// repository.
+    /// Starts the description of an engine over `target`: a model's name, a path to a file or folder, or a
+    /// hub repository.
     pub fn builder(target: impl Into<String>) -> EngineBuilder {
         EngineBuilder {
             target: target.into(),
@@ -190,12 +190,13 @@ impl Engine {
         })
     }
 
-    /// Begins a sequence, over the caches that `memory` holds from an earlier text, if any; those of another engine are
-    /// of no use to this one and are let go. [`Session`] does this for one conversation; do it yourself to run many sequences through the same rounds.
+    /// Begins a sequence, over the caches that `memory` holds from an earlier text, if any; those of another
+    /// engine are of no use to this one and are let go. [`Session`] does this for one conversation; do it
+    /// yourself to run many sequences through the same rounds.
     ///
     /// # Errors
-    /// An empty prompt or one longer than the context, parameters out of range, an empty stop string, a stop string
-    /// without a tokenizer. `memory` is taken only on success.
+    /// An empty prompt or one longer than the context, parameters out of range, an empty stop string, a stop
+    /// string without a tokenizer. `memory` is taken only on success.
     pub fn start(&self, request: &Request<'_>, memory: &mut Option<Memory>) -> Result<Sequence> {
         let context_len = self.context_len();
         if request.prompt.is_empty() {
@@ -309,7 +310,8 @@ impl EngineBuilder {
     /// Loads everything, fetching models by name on first use.
     ///
     /// # Errors
-    /// Anything that keeps a model from being found, fetched, read or held in memory; a draft of another vocabulary.
+    /// Anything that keeps a model from being found, fetched, read or held in memory; a draft of another
+    /// vocabulary.
     pub fn build(self) -> Result<Engine> {
         self.build_with(&NoProgress)
     }
@@ -326,7 +328,8 @@ impl EngineBuilder {
         let target = OpenModel::open(&store.resolve(&self.target, progress)?, &self.overrides)?;
         let draft = match self.draft.resolve(&store, progress)? {
             Some(files) => {
-                // A draft has the target's vocabulary, so what names the pre-tokenizer of one names that of both.
+                // A draft has the target's vocabulary, so what names the pre-tokenizer of one names that of
+                // both.
                 let overrides =
                     Overrides { tokenizer_pre: self.overrides.tokenizer_pre.clone(), ..Default::default() };
                 let draft = OpenModel::open(&files, &overrides)?;

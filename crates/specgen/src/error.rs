@@ -102,7 +102,8 @@ pub enum Error {
         /// What was found and what would help.
         message: String,
     },
-    /// A model's chat template is missing or cannot be used; [`Overrides`](crate::Overrides) can give another.
+    /// A model's chat template is missing or cannot be used; [`Overrides`](crate::Overrides) can give
+    /// another.
     #[error("{model}: {message}")]
     ChatTemplate {
         /// The model's name.

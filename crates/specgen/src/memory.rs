@@ -1,4 +1,5 @@
-//! The memory plan: what a target and a draft will take, against what the machine has, before anything is loaded.
+//! The memory plan: what a target and a draft will take, against what the machine has, before anything is
+//! loaded.
 
 use crate::{
     error::{Error, Result},
@@ -25,8 +26,8 @@ impl ModelMemory {
         let product = |factors: &[usize]| factors.iter().fold(1u64, |all, &f| all.saturating_mul(f as u64));
         let kv_bytes =
             [2, config.num_kv_heads, config.head_dim, config.layers.len(), size_of::<f32>(), context_len];
-        // The residual stream and its norms, projections with their parts, gate and up with their product: buffers come in
-        // powers of two, a half more on average.
+        // The residual stream and its norms, projections with their parts, gate and up with their product:
+        // buffers come in powers of two, a half more on average.
         let row = [
             (3, config.hidden_size),
             (2, config.q_dim() + 2 * config.kv_dim()),
@@ -48,7 +49,8 @@ impl ModelMemory {
     }
 }
 
-/// Refuses a plan that the machine's free memory cannot hold. Where the system does not tell, nothing is refused.
+/// Refuses a plan that the machine's free memory cannot hold. Where the system does not tell, nothing is
+/// refused.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`] with the numbers and what would help.

@@ -1,10 +1,10 @@
 //! Packed tiles times many activation rows on Intel's matrix unit (AMX).
 //!
-//! The unit multiplies 16 rows of 64 bytes with 64 elements of 16 weight rows and sums in i32, which is exact; the f32
-//! chain over blocks is that of `definition.rs`: the same bits as every other path.
+//! The unit multiplies 16 rows of 64 bytes with 64 elements of 16 weight rows and sums in i32, which is
+//! exact; the f32 chain over blocks is that of `definition.rs`: the same bits as every other path.
 //!
-//! Statements of assembly hand each other values in the unit's registers without naming them: the compiler knows the unit
-//! only by such statements, and never uses it.
+//! Statements of assembly hand each other values in the unit's registers without naming them: the compiler
+//! knows the unit only by such statements, and never uses it.
 #![allow(unsafe_code)]
 #![allow(unsafe_op_in_unsafe_fn, reason = "the contract of each function covers its body")]
 
@@ -155,7 +155,8 @@ fn groups(m: usize) -> usize {
     m.div_ceil(ROWS)
 }
 
-/// The first row of a group. The last group ends with the last row; what it shares with its neighbour is done twice.
+/// The first row of a group. The last group ends with the last row; what it shares with its neighbour is done
+/// twice.
 fn first_row(group: usize, m: usize) -> usize {
     (group * ROWS).min(m - m.min(ROWS))
 }

@@ -1,7 +1,7 @@
 //! The formats of 256 elements.
 //!
-//! A block's sub-block scales are folded into its weights, split over two byte matrices, so that one integer sum runs
-//! through the whole block: `I = factor * H + L`.
+//! A block's sub-block scales are folded into its weights, split over two byte matrices, so that one integer
+//! sum runs through the whole block: `I = factor * H + L`.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -37,8 +37,8 @@ trait Fold: Layout {
     unsafe fn scales(scale: __m512i) -> Scales;
 }
 
-/// Scales as halves, twice a lane. Unsigned: what high parts are multiplied by, and what low ones. Signed: the scale, and
-/// what the offset takes.
+/// Scales as halves, twice a lane. Unsigned: what high parts are multiplied by, and what low ones. Signed:
+/// the scale, and what the offset takes.
 struct Scales([__m512i; 2]);
 
 /// Both halves of each lane become its low one.
@@ -47,8 +47,8 @@ unsafe fn twice(v: __m512i) -> __m512i {
     _mm512_or_si512(_mm512_and_si512(v, _mm512_set1_epi32(0xffff)), _mm512_slli_epi32::<16>(v))
 }
 
-/// Unsigned scales of 6 bits: high and low half of the scale, times up to 31, both fit a byte. Bytes are multiplied in
-/// pairs as halves: no product reaches into its neighbour.
+/// Unsigned scales of 6 bits: high and low half of the scale, times up to 31, both fit a byte. Bytes are
+/// multiplied in pairs as halves: no product reaches into its neighbour.
 macro_rules! fold_unsigned {
     ($layout:ty) => {
         impl Fold for $layout {

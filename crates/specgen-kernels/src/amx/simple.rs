@@ -115,7 +115,8 @@ unsafe fn unpack<L: Layout>(blocks: &Blocks, to: &mut Lines) {
     }
 }
 
-/// Products of a group of rows with up to four blocks, whose activations lie `stride` bytes apart from `x` on.
+/// Products of a group of rows with up to four blocks, whose activations lie `stride` bytes apart from `x`
+/// on.
 #[inline(always)]
 unsafe fn product(lines: &Lines, count: usize, x: *const i8, stride: usize, sums: &mut Sums) {
     macro_rules! product {

@@ -127,8 +127,8 @@ unsafe fn some_scores<S: Isa, const H: usize>(
     }
 }
 
-/// Products of `H` query heads with `16 N` keys from `lane` of a block on: one chain over the elements, ascending, for
-/// every pair.
+/// Products of `H` query heads with `16 N` keys from `lane` of a block on: one chain over the elements,
+/// ascending, for every pair.
 #[inline(always)]
 unsafe fn products<S: Isa, const H: usize, const N: usize>(
     q: &[f32],

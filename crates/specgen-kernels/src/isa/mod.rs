@@ -22,7 +22,8 @@ pub(crate) use x86::{Avx2, Avx512};
 
 static LEVEL: OnceLock<Level> = OnceLock::new();
 
-/// The instruction set the kernels use: `scalar`, on x86 `avx2`, `avx512` or `amx`, on 64-bit ARM `neon` or `dotprod`.
+/// The instruction set the kernels use: `scalar`, on x86 `avx2`, `avx512` or `amx`, on 64-bit ARM `neon` or
+/// `dotprod`.
 pub fn isa() -> &'static str {
     Level::get().name()
 }
@@ -32,8 +33,9 @@ pub fn available_isas() -> Vec<&'static str> {
     Level::available().into_iter().map(Level::name).collect()
 }
 
-/// Makes the kernels use the instruction set `name` for the life of the process. Results are the same with any.
-/// Returns false, and changes nothing, where the CPU does not have it or a kernel has run before with another.
+/// Makes the kernels use the instruction set `name` for the life of the process. Results are the same with
+/// any. Returns false, and changes nothing, where the CPU does not have it or a kernel has run before with
+/// another.
 pub fn choose_isa(name: &str) -> bool {
     Level::named(name)
         .filter(|level| Level::available().contains(level))
@@ -136,8 +138,9 @@ impl Level {
     }
 }
 
-/// Runs a function, written in place as `dispatch!(level, |S| fn(x: &[f32]) { .. })` and called with the variables its
-/// arguments are named after, under the instruction set of `level`: `S` is bound to it, and its features are on.
+/// Runs a function, written in place as `dispatch!(level, |S| fn(x: &[f32]) { .. })` and called with the
+/// variables its arguments are named after, under the instruction set of `level`: `S` is bound to it, and its
+/// features are on.
 macro_rules! dispatch {
     ($level:expr, |$s:ident $(, $generic:ident: $bound:path)?| fn($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block) => {{
         #[inline(always)]

@@ -1,5 +1,5 @@
-//! The lanes on 64-bit ARM: four 128-bit registers with NEON, which every such CPU has, and its byte products where it has
-//! them too.
+//! The lanes on 64-bit ARM: four 128-bit registers with NEON, which every such CPU has, and its byte products
+//! where it has them too.
 
 use std::arch::aarch64::*;
 use std::arch::asm;
@@ -28,8 +28,8 @@ macro_rules! quarters {
 impl<const DOT: bool> Isa for Neon<DOT> {
     type F = F4;
     type I = I4;
-    /// The 32 registers hold the lines of two rows' step at best; from there on lines are read again, which the CPU does
-    /// beside the products, while more rows still share the work of unpacking.
+    /// The 32 registers hold the lines of two rows' step at best; from there on lines are read again, which
+    /// the CPU does beside the products, while more rows still share the work of unpacking.
     const ROWS: usize = 4;
 
     #[inline(always)]
@@ -194,7 +194,8 @@ impl<const DOT: bool> Isa for Neon<DOT> {
     }
 }
 
-/// `acc + sum of a[b] * b[b]` over the 4 bytes of each lane. Inline assembly, as the intrinsic isn't stable yet.
+/// `acc + sum of a[b] * b[b]` over the 4 bytes of each lane. Inline assembly, as the intrinsic isn't stable
+/// yet.
 #[inline(always)]
 unsafe fn sdot(mut acc: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
     asm!("sdot {acc:v}.4s, {a:v}.16b, {b:v}.16b", acc = inout(vreg) acc, a = in(vreg) a, b = in(vreg) b,

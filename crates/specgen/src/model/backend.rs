@@ -7,7 +7,8 @@ use specgen_kernels::AttentionShape;
 use super::{batch::Tree, config::Activation, rope::Angles};
 use crate::{cache::Storage, error::Result, weights};
 
-/// A device's tensors and operations. Activations are f32 `[rows, cols]`; a row never depends on its neighbours.
+/// A device's tensors and operations. Activations are f32 `[rows, cols]`; a row never depends on its
+/// neighbours.
 pub(crate) trait Backend: Send + Sync + 'static {
     /// Activations `[rows, cols]`.
     type Tensor;
@@ -64,7 +65,8 @@ pub(crate) trait Backend: Send + Sync + 'static {
     fn scale(&self, x: Self::Tensor, by: f32) -> Result<Self::Tensor>;
     fn columns(&self, x: &Self::Tensor, columns: Range<usize>) -> Result<Self::Tensor>;
     fn select_rows(&self, x: &Self::Tensor, rows: &[usize]) -> Result<Self::Tensor>;
-    /// Writes each span's keys and values behind what its cache holds, then attends. `caches` are in span order.
+    /// Writes each span's keys and values behind what its cache holds, then attends. `caches` are in span
+    /// order.
     fn attend(
         &self,
         shape: &AttentionShape,
@@ -118,7 +120,8 @@ impl Span<'_> {
         self.base + self.tree.map_or(row, |tree| tree.depth(row))
     }
 
-    /// What row `row` sees, in order of position: slots that equal their positions, then slots that a tree scattered.
+    /// What row `row` sees, in order of position: slots that equal their positions, then slots that a tree
+    /// scattered.
     pub(crate) fn visible(&self, row: usize, window: Option<usize>) -> (Range<usize>, Vec<u32>) {
         let end = self.position(row) + 1;
         let start = window.map_or(0, |window| end.saturating_sub(window));

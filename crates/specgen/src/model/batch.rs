@@ -49,8 +49,9 @@ impl Rows {
     }
 }
 
-/// A draft tree in topological order: node 0 is the pending token, every other node names an earlier one as parent.
-/// Node `i` takes cache slot `base + i` and position `base + depth(i)`; it sees the committed prefix and its ancestors.
+/// A draft tree in topological order: node 0 is the pending token, every other node names an earlier one as
+/// parent. Node `i` takes cache slot `base + i` and position `base + depth(i)`; it sees the committed prefix
+/// and its ancestors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tree {
     /// Per node its root path as node indices, root first, itself last.

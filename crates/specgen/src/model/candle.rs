@@ -1,5 +1,5 @@
-//! The candle backend: the same decoder over candle's operations, for CUDA and Metal, and on the CPU as the reference
-//! our own kernels are checked against.
+//! The candle backend: the same decoder over candle's operations, for CUDA and Metal, and on the CPU as the
+//! reference our own kernels are checked against.
 
 use std::{borrow::Cow, ops::Range, sync::Arc};
 
@@ -30,7 +30,8 @@ impl Candle {
         Self { device }
     }
 
-    /// 16-bit weights stay 16-bit where the device multiplies them; candle's CPU would widen them on every call.
+    /// 16-bit weights stay 16-bit where the device multiplies them; candle's CPU would widen them on every
+    /// call.
     fn dense(&self, tensor: &weights::Tensor) -> Result<Tensor> {
         let dtype = match tensor.format() {
             Format::F16 if !self.device.is_cpu() => DType::F16,
@@ -130,7 +131,8 @@ impl LayerKv for Kv {
     }
 }
 
-/// Per span: its rows, its cache's length, and the additive mask `[rows, slots]` where not everything is visible.
+/// Per span: its rows, its cache's length, and the additive mask `[rows, slots]` where not everything is
+/// visible.
 pub(crate) struct Plan(Vec<SpanPlan>);
 
 struct SpanPlan {

@@ -1,5 +1,5 @@
-//! The CPU backend: our own kernels over plain slices. Quantised weights are repacked; dense ones stay where the file
-//! mapping has them.
+//! The CPU backend: our own kernels over plain slices. Quantised weights are repacked; dense ones stay where
+//! the file mapping has them.
 
 use std::{
     ops::Range,

@@ -177,11 +177,13 @@ impl<'a, B: Backend> Loader<'a, B> {
         })
     }
 
-    /// Projections of one input side by side: from one fused tensor where the checkpoint has it, else from `parts`.
+    /// Projections of one input side by side: from one fused tensor where the checkpoint has it, else from
+    /// `parts`.
     fn stacked(&self, i: usize, fused: Role, parts: &[(Role, usize)], cols: usize) -> Result<B::Linear> {
         let fused_name = self.names.layer(i, fused);
         let total = parts.iter().map(|(_, rows)| rows).sum();
-        // GGUF stores Phi-3's fused gate|up under the name of `up` alone: a fused tensor is one without its parts.
+        // GGUF stores Phi-3's fused gate|up under the name of `up` alone: a fused tensor is one without its
+        // parts.
         let is_fused = parts.len() > 1
             && self.weights.contains(&fused_name)
             && !self.weights.contains(&self.names.layer(i, parts[0].0));
@@ -263,7 +265,8 @@ enum Role {
 struct Names {
     gguf: bool,
     post_norms: bool,
-    /// What stands before `layers.` in a safetensors checkpoint: more where a multimodal wrapper is around the model.
+    /// What stands before `layers.` in a safetensors checkpoint: more where a multimodal wrapper is around
+    /// the model.
     prefix: &'static str,
 }
 
@@ -310,7 +313,8 @@ impl Names {
             Role::KNorm => ("attn_k_norm", "self_attn.k_norm"),
             Role::OProj => ("attn_output", "self_attn.o_proj"),
             Role::PostAttnNorm => ("post_attention_norm", "post_attention_layernorm"),
-            // Where sub-layers are normalised on both sides, Hugging Face names the norm before the MLP by its place.
+            // Where sub-layers are normalised on both sides, Hugging Face names the norm before the MLP by
+            // its place.
             Role::MlpNorm if self.post_norms => ("ffn_norm", "pre_feedforward_layernorm"),
             Role::MlpNorm => ("ffn_norm", "post_attention_layernorm"),
             Role::GateUpProj => ("ffn_up", "mlp.gate_up_proj"),

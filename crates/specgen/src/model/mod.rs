@@ -23,15 +23,15 @@ use crate::{cache::KvCache, error::Result};
 /// Prompt tokens fed in one pass: enough for full speed, few enough to be interrupted between.
 pub(crate) const PROMPT_CHUNK: usize = 256;
 
-/// A causal language model. The ragged batch is its only forward: a single user is a batch of one slice, a prompt is
-/// a slice of many tokens, a verification a slice of `k + 1`.
+/// A causal language model. The ragged batch is its only forward: a single user is a batch of one slice, a
+/// prompt is a slice of many tokens, a verification a slice of `k + 1`.
 pub trait Model: Send + Sync {
-    /// Runs each slice's tokens after what its cache holds, appends their keys and values to it, and writes the
-    /// logits the slices asked for to `out`: `[rows wanted, vocab_size]`, f32, in slice order.
+    /// Runs each slice's tokens after what its cache holds, appends their keys and values to it, and writes
+    /// the logits the slices asked for to `out`: `[rows wanted, vocab_size]`, f32, in slice order.
     ///
     /// # Errors
-    /// Ids beyond the vocabulary, a slice that would leave the context, or a failing device. The caches keep the
-    /// length they had.
+    /// Ids beyond the vocabulary, a slice that would leave the context, or a failing device. The caches keep
+    /// the length they had.
     fn forward(&self, batch: &mut Batch<'_>, out: &mut Output) -> Result<()>;
 
     /// An empty cache for one sequence of this model.
@@ -40,7 +40,8 @@ pub trait Model: Send + Sync {
     /// What a caller needs to know of it.
     fn info(&self) -> &ModelInfo;
 
-    /// Reads the weights a pass reads, and does nothing with them: what the time of a pass is measured against.
+    /// Reads the weights a pass reads, and does nothing with them: what the time of a pass is measured
+    /// against.
     fn read_weights(&self) {}
 
     /// The time spent since the last call by kind of operation, where the model was loaded with clocks.
@@ -72,8 +73,8 @@ pub struct ModelInfo {
     pub device: String,
 }
 
-/// Feeds the next `chunk` tokens of a prompt, of which `cache` may hold a prefix; its last token is left to the first
-/// round. Returns whether more is to be fed.
+/// Feeds the next `chunk` tokens of a prompt, of which `cache` may hold a prefix; its last token is left to
+/// the first round. Returns whether more is to be fed.
 pub(crate) fn feed_prompt(
     model: &dyn Model,
     cache: &mut KvCache,

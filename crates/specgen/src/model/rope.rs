@@ -1,4 +1,5 @@
-//! Rotary position embedding: inverse frequencies under each scaling scheme, and the angles of a batch's rows.
+//! Rotary position embedding: inverse frequencies under each scaling scheme, and the angles of a batch's
+//! rows.
 
 use super::config::{RopeConfig, RopeScaling};
 

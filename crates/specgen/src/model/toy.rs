@@ -6,8 +6,8 @@ use crate::{
     error::{Error, Result},
 };
 
-/// Logits that depend on the last two tokens through a seeded hash: cheap, deterministic, with the rollback and row
-/// semantics of a real model.
+/// Logits that depend on the last two tokens through a seeded hash: cheap, deterministic, with the rollback
+/// and row semantics of a real model.
 #[derive(Clone, Debug)]
 pub struct ToyModel {
     info: ModelInfo,
@@ -16,8 +16,8 @@ pub struct ToyModel {
 }
 
 impl ToyModel {
-    /// A model over `vocab_size` ids. Equal seeds give equal models; `sharpness` scales the logits, so that small
-    /// values give near-uniform distributions and large ones near-certain.
+    /// A model over `vocab_size` ids. Equal seeds give equal models; `sharpness` scales the logits, so that
+    /// small values give near-uniform distributions and large ones near-certain.
     pub fn new(vocab_size: usize, seed: u64, sharpness: f32) -> Self {
         let info = ModelInfo {
             architecture: "toy".into(),

@@ -1,4 +1,5 @@
-//! Which files make up a model: from a file, one of its shards, an index, or a folder; the one place with such rules.
+//! Which files make up a model: from a file, one of its shards, an index, or a folder; the one place with
+//! such rules.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -40,11 +41,12 @@ impl Found {
     }
 }
 
-/// Finds the files of the model at `path`: a weights file, one of its shards, an index, or a folder of one model.
+/// Finds the files of the model at `path`: a weights file, one of its shards, an index, or a folder of one
+/// model.
 ///
 /// # Errors
-/// [`Error::Io`] where the system refuses, [`Error::Format`] where a shard is missing, an index is broken, or a folder
-/// holds no model or several.
+/// [`Error::Io`] where the system refuses, [`Error::Format`] where a shard is missing, an index is broken, or
+/// a folder holds no model or several.
 pub(crate) fn locate(path: &Path) -> Result<Found> {
     let found = std::fs::metadata(path).map_err(|e| Error::io(path, e))?;
     if found.is_dir() {
@@ -61,7 +63,8 @@ pub(crate) fn locate(path: &Path) -> Result<Found> {
     Ok(Found::Files(all_shards(path)?))
 }
 
-/// What to call the model in the weights file or index at `path`: the name without what is not the model's own.
+/// What to call the model in the weights file or index at `path`: the name without what is not the model's
+/// own.
 pub(crate) fn model_name(path: &Path) -> String {
     let name = file_name(path);
     if let Some(stem) = name.strip_suffix(INDEX_END) {
@@ -162,7 +165,8 @@ pub(crate) fn is_weights(name: &str) -> bool {
     has_extension(name, "gguf") || has_extension(name, "safetensors")
 }
 
-/// Whether weights are not a language model's own: vision towers, importance matrices, adapters, second copies.
+/// Whether weights are not a language model's own: vision towers, importance matrices, adapters, second
+/// copies.
 pub(crate) fn is_side_file(name: &str) -> bool {
     let name = name.rsplit('/').next().unwrap_or(name).to_lowercase();
     ["mmproj", "imatrix", "adapter_"].iter().any(|word| name.contains(word))

@@ -63,7 +63,8 @@ impl Mapping {
             let (start, end) = (range.start.next_multiple_of(PAGE), range.end / PAGE * PAGE);
             if start < end {
                 #[allow(unsafe_code, reason = "the mapping's own")]
-                // SAFETY: the pages are a file's, never written by us: the same bytes come back when they are read.
+                // SAFETY: the pages are a file's, never written by us: the same bytes come back when they are
+                // read.
                 let _ = unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, start, end - start) };
             }
         }

@@ -185,7 +185,8 @@ impl Weights {
         self.entries.iter().map(|(_, entry)| entry.info())
     }
 
-    /// Bytes of all tensors together in memory: quantised matrices are repacked for the CPU, which may pad them.
+    /// Bytes of all tensors together in memory: quantised matrices are repacked for the CPU, which may pad
+    /// them.
     pub fn memory_bytes(&self) -> u64 {
         let bytes = |entry: &TensorEntry| match (&entry.kind, entry.shape.as_slice()) {
             (TensorType::Known(format), [outer @ .., cols]) if !outer.is_empty() => {
