@@ -149,6 +149,7 @@ pub(crate) struct GenerateArgs {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Ctrl-C stops an answer, Ctrl-D or /quit leaves. With a pipe on stdin, each line is a turn.
+What is typed is kept for the arrow keys, in the file chat_history of the models' folder.
 
 Examples:
   specgen chat

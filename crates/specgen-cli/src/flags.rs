@@ -15,6 +15,9 @@ pub(crate) fn worded(error: &Error) -> String {
         Error::ContextOverflow { .. } | Error::OutOfMemory { .. } | Error::Allocation(_) => {
             format!("{error} (--context N)")
         }
+        Error::NanLogits { .. } => {
+            format!("{error}; `specgen pull NAME` checks the files of a model with a name")
+        }
         Error::UnknownModel { .. } => format!("{error}; `specgen list` shows the names"),
         other => other.to_string(),
     }

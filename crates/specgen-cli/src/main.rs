@@ -41,6 +41,9 @@ fn run(cli: &Cli) -> Result<ExitCode> {
 fn choose_isa() -> Result<()> {
     let Some(wanted) = std::env::var_os("SPECGEN_CPU") else { return Ok(()) };
     let wanted = wanted.to_string_lossy();
+    if wanted.is_empty() {
+        return Ok(());
+    }
     specgen::device::choose_cpu_isa(&wanted)
         .map_err(|error| UsageError(format!("SPECGEN_CPU: {error}")).into())
 }

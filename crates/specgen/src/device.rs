@@ -73,7 +73,9 @@ pub fn choose_cpu_isa(name: &str) -> Result<()> {
         true => {
             format!("kernels already run with {}, not {name}; choose before anything is loaded", cpu_isa())
         }
-        false => format!("this CPU has no instruction set `{name}`; wanted one of {}", available.join(", ")),
+        false => {
+            format!("`{name}` is no instruction set of this CPU; wanted one of {}", available.join(", "))
+        }
     }))
 }
 

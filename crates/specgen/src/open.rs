@@ -90,6 +90,19 @@ fn open_chat_template(
     overrides: &Overrides,
     tokenizer: &Tokenizer,
 ) -> Result<Option<ChatTemplate>> {
+    let template = find_chat_template(weights, files, overrides, tokenizer)?;
+    if template.as_ref().is_some_and(ChatTemplate::ignores_messages) {
+        return Err(Error::InvalidArgument("it makes the same prompt of every message".into()));
+    }
+    Ok(template)
+}
+
+fn find_chat_template(
+    weights: &Weights,
+    files: &ModelFiles,
+    overrides: &Overrides,
+    tokenizer: &Tokenizer,
+) -> Result<Option<ChatTemplate>> {
     if let Some(path) = &overrides.chat_template {
         let source = std::fs::read_to_string(path).map_err(|e| Error::io(path, e))?;
         let text = |id: Option<u32>| id.and_then(|id| tokenizer.token_text(id));

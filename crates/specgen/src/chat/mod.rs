@@ -107,6 +107,12 @@ impl ChatTemplate {
         })
     }
 
+    /// Whether another message gives the same prompt: such a template is none.
+    pub(crate) fn ignores_messages(&self) -> bool {
+        let render = |text: &str| self.render(&[Message::new("user", text)], &RenderOptions::default());
+        matches!((render("a"), render("b")), (Ok(a), Ok(b)) if a == b)
+    }
+
     /// The template in GGUF metadata (`tokenizer.chat_template`), or `None` where there is none: a base model.
     ///
     /// # Errors

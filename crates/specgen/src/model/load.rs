@@ -115,6 +115,14 @@ impl<'a, B: Backend> Loader<'a, B> {
             true => self.matrix(&head_name, vocab, hidden)?,
             false => table.clone(),
         };
+        let beyond = self.names.layer(self.config.layers.len(), Role::AttnNorm);
+        if self.weights.contains(&beyond) {
+            let message = format!(
+                "tensor `{beyond}` belongs to a layer beyond the {} of the configuration; they do not belong together",
+                self.config.layers.len()
+            );
+            return Err(Error::format(self.weights.path(), message));
+        }
         let layers = (0..self.config.layers.len()).map(|i| self.layer(i)).collect::<Result<Vec<_>>>()?;
         let info = ModelInfo {
             architecture: self.config.architecture.name().into(),

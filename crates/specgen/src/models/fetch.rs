@@ -59,7 +59,12 @@ fn ensure(options: &StoreOptions, item: &Item, check: bool, progress: &dyn Progr
         };
     }
     let dir = item.path.parent().expect("an item lies in a folder of the store");
-    std::fs::create_dir_all(dir).map_err(|e| Error::io(dir, e))?;
+    std::fs::create_dir_all(dir).map_err(|e| {
+        let dir = dir.display();
+        Error::Unsupported(format!(
+            "the folder for models, {dir}, cannot be made: {e}; SPECGEN_HOME names another"
+        ))
+    })?;
     let _lock = Lock::take(&options.root.join("locks"), &lock_name(options, item), progress)?;
     // Whoever held the lock may have fetched it.
     let fault = match item.fault()? {
