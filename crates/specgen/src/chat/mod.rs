@@ -364,6 +364,15 @@ mod tests {
     }
 
     #[test]
+    fn a_template_that_never_looks_at_the_messages_is_known() {
+        let ignores = |source: &str| ChatTemplate::new(source, None, None).unwrap().ignores_messages();
+        assert!(ignores("Hi"));
+        assert!(ignores("{% for m in messages %}x{% endfor %}"));
+        assert!(!ignores("{{ messages[0].content }}"));
+        assert!(!ignores("{{ raise_exception('needs a system message') }}"));
+    }
+
+    #[test]
     fn a_refusal_is_the_callers_fault_and_a_broken_template_is_not() {
         let refusal = render("{{ raise_exception('roles must alternate') }}", &[hi()]).unwrap_err();
         assert_eq!(refusal.to_string(), "the chat template refuses these messages: roles must alternate");
