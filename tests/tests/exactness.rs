@@ -14,7 +14,7 @@ use specgen::{
     sampling::{History, Sampler},
 };
 use specgen_tests::{
-    drafters,
+    drafters, finish_together,
     statistics::chi_square,
     tiny::{self, Tiny},
 };
@@ -191,17 +191,7 @@ fn neighbours_in_a_batch_change_nothing() {
                 .zip(&params)
                 .map(|(prompt, params)| sequence(&engine, prompt, params))
                 .collect();
-            let mut rounds = engine.rounds();
-            for sequence in &mut sequences {
-                while rounds.prefill(sequence).unwrap() {}
-            }
-            loop {
-                let mut live: Vec<_> = sequences.iter_mut().filter(|s| s.finish_reason().is_none()).collect();
-                if live.is_empty() {
-                    break;
-                }
-                rounds.step(&mut live).unwrap().into_iter().for_each(|result| result.unwrap());
-            }
+            finish_together(&engine, &mut sequences);
             for (sequence, alone) in sequences.iter().zip(&alone) {
                 assert_eq!(sequence.output(), &alone[..], "{name}, {drafter_name}");
             }

@@ -10,7 +10,7 @@ use specgen::{
     draft::{Drafter, ModelDrafter, NgramDrafter},
     model::{Batch, Model, Output, Rows as SliceRows, Slice},
 };
-use specgen_tests::real;
+use specgen_tests::{finish_together, real};
 
 const PROMPTS: [&str; 4] = [
     "Once upon a time",
@@ -49,17 +49,7 @@ fn run_together(engine: &Engine, max_tokens: usize) -> Vec<Outcome> {
         engine.start(&request, &mut None).unwrap()
     };
     let mut sequences = PROMPTS.map(start);
-    let mut rounds = engine.rounds();
-    for sequence in &mut sequences {
-        while rounds.prefill(sequence).unwrap() {}
-    }
-    loop {
-        let mut live: Vec<_> = sequences.iter_mut().filter(|s| s.finish_reason().is_none()).collect();
-        if live.is_empty() {
-            break;
-        }
-        rounds.step(&mut live).unwrap().into_iter().for_each(|result| result.unwrap());
-    }
+    finish_together(engine, &mut sequences);
     let outcome = |mut sequence: Sequence| Outcome {
         text: std::iter::from_fn(|| sequence.next_piece()).map(|piece| piece.text).collect(),
         tokens: sequence.output().to_vec(),

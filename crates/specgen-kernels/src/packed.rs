@@ -1,7 +1,7 @@
 //! Quantised weights repacked into tiles (see `layout.rs`), once, when a model is loaded.
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use half::f16;
 
@@ -32,26 +32,12 @@ impl Packed {
         let (format, rows, cols) = (matrix.format(), matrix.rows(), matrix.cols());
         let shape = Shape::of(format);
         let tile_bytes = shape.tile(cols / shape.block_len);
-        let tiles = rows.div_ceil(TILE);
-        let mut bytes = arena.alloc(tiles * tile_bytes)?;
-        if tile_bytes > 0 {
-            let workers = team.threads();
-            let mut rest = &mut *bytes;
-            let shares: Vec<_> = (0..workers)
-                .map(|worker| {
-                    let (first, end) = (tiles * worker / workers, tiles * (worker + 1) / workers);
-                    let share = rest.split_off_mut(..(end - first) * tile_bytes).expect("shares add up");
-                    Mutex::new((first, share))
-                })
-                .collect();
-            team.run(|worker, _| {
-                let mut share = shares[worker].lock().unwrap_or_else(PoisonError::into_inner);
-                let (first, share) = &mut *share;
-                for (t, tile) in share.chunks_exact_mut(tile_bytes).enumerate() {
-                    pack_tile(matrix, *first + t, tile);
-                }
-            });
-        }
+        let mut bytes = arena.alloc(rows.div_ceil(TILE) * tile_bytes)?;
+        team.share_rows(tile_bytes, &mut bytes, |tiles, share| {
+            for (tile, to) in tiles.zip(share.chunks_exact_mut(tile_bytes)) {
+                pack_tile(matrix, tile, to);
+            }
+        });
         Ok(Self { format, rows, cols, bytes })
     }
 

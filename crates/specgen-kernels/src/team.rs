@@ -158,7 +158,7 @@ impl Team {
     ///
     /// # Panics
     /// As [`Self::run`]; and if `out` isn't whole rows.
-    pub fn share_rows(&self, cols: usize, out: &mut [f32], f: impl Fn(Range<usize>, &mut [f32]) + Sync) {
+    pub fn share_rows<T: Send>(&self, cols: usize, out: &mut [T], f: impl Fn(Range<usize>, &mut [T]) + Sync) {
         /// Elements from which on a share pays.
         const SMALL: usize = 16_384;
         if out.is_empty() {

@@ -49,8 +49,7 @@ pub fn read_config(
 /// [`Error::MissingTensor`], [`Error::Format`] for a tensor of another shape than the configuration implies,
 /// [`Error::Unsupported`] for a storage format or a longer context than the model knows.
 pub fn load(weights: &Weights, config: ArchConfig, options: &LoadOptions) -> Result<Arc<dyn Model>> {
-    let context_len = options.context_len.unwrap_or(config.context_len);
-    check_context(context_len, &config)?;
+    let context_len = context_len(&config, options)?;
     Ok(match &options.device.kind {
         DeviceKind::Cpu(team) => Arc::new(
             Loader::new(weights, config, Cpu::new(team.clone())).decoder(context_len, &options.device)?,
@@ -71,8 +70,7 @@ pub fn load_with_clocks(
     config: ArchConfig,
     options: &LoadOptions,
 ) -> Result<Arc<dyn Model>> {
-    let context_len = options.context_len.unwrap_or(config.context_len);
-    check_context(context_len, &config)?;
+    let context_len = context_len(&config, options)?;
     let DeviceKind::Cpu(team) = &options.device.kind else {
         let message =
             format!("operations are timed one by one on the CPU only, not on {}", options.device.spec());
@@ -80,6 +78,13 @@ pub fn load_with_clocks(
     };
     let backend = Timed::new(Cpu::new(team.clone()));
     Ok(Arc::new(Loader::new(weights, config, backend).decoder(context_len, &options.device)?))
+}
+
+/// The context asked for, checked.
+fn context_len(config: &ArchConfig, options: &LoadOptions) -> Result<usize> {
+    let context_len = options.context_len.unwrap_or(config.context_len);
+    check_context(context_len, config)?;
+    Ok(context_len)
 }
 
 /// Refuses a context the model was not trained on.
