@@ -13,6 +13,7 @@ use crate::Team;
 #[cfg(test)]
 use crate::definition::QuantizedBlock;
 use crate::isa::{Level, dispatch};
+use crate::layout::LINE;
 
 /// Activations `[rows, cols]`, f32, with their quantised forms.
 #[derive(Debug)]
@@ -27,11 +28,25 @@ pub struct Activations<'a> {
 /// Q6_K's offset: what is taken from a product with its unsigned integers is kept ready.
 pub(crate) const LESS: i32 = 32;
 
+/// 64 bytes that lie in one line of the cache: a register of the matrix unit is read from 16 lines, not from 32.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+struct Line([i8; LINE]);
+
+impl Line {
+    /// The first `len` bytes.
+    fn bytes(lines: &mut [Self], len: usize) -> &mut [i8] {
+        let all = LINE * lines.len();
+        // SAFETY: a line is 64 integers and nothing else.
+        unsafe { &mut std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast::<i8>(), all)[..len] }
+    }
+}
+
 /// Rows quantised block by block. The rows of a block lie together, as a block of weights meets them.
 #[derive(Debug, Default)]
 pub(crate) struct Quantized {
-    /// `[cols / block_len, rows, block_len]`.
-    pub(crate) q: Vec<i8>,
+    /// See [`Quantized::q`].
+    lines: Vec<Line>,
     /// `[cols / block_len, rows]`.
     pub(crate) d: Vec<f32>,
     /// Sums of `q` over runs of 16 (blocks of 256) or of 32 (blocks of 32): `[.., rows, block_len / run]`.
@@ -106,7 +121,7 @@ impl Quantized {
         let (run, of_256) = (Self::run(block_len), block_len == 256);
         let mut new = SPARE.with_borrow_mut(Vec::pop).unwrap_or_default();
         // What is left over from others is overwritten below.
-        new.q.resize(x.len(), 0);
+        new.lines.resize(x.len().div_ceil(LINE), Line([0; LINE]));
         new.d.resize(x.len() / block_len, 0.0);
         new.sums.resize(x.len() / run, 0);
         new.sums_32.resize(if of_256 { x.len() / 32 } else { 0 }, 0);
@@ -121,7 +136,7 @@ impl Quantized {
         let mut parts = Vec::with_capacity(shares);
         let mut rest = Part {
             first: 0,
-            q: &mut new.q,
+            q: Line::bytes(&mut new.lines, x.len()),
             d: &mut new.d,
             sums: &mut new.sums,
             sums_32: &mut new.sums_32,
@@ -154,11 +169,26 @@ impl Quantized {
         block: usize,
     ) -> QuantizedBlock<'_> {
         let (i, sums) = (block * rows + row, block_len / Self::run(block_len));
-        QuantizedBlock {
-            q: &self.q[i * block_len..(i + 1) * block_len],
-            d: self.d[i],
-            sums: &self.sums[i * sums..(i + 1) * sums],
+        let run = Self::line(block_len);
+        let mut q = [0; 256];
+        for (line, q) in q[..block_len].chunks_exact_mut(run).enumerate() {
+            let from = block * rows * block_len + (line * rows + row) * run;
+            let lines = from / LINE..(from + run).div_ceil(LINE);
+            let bytes: Vec<i8> = self.lines[lines].iter().flat_map(|line| line.0).collect();
+            q.copy_from_slice(&bytes[from % LINE..][..run]);
         }
+        QuantizedBlock { q, len: block_len, d: self.d[i], sums: &self.sums[i * sums..(i + 1) * sums] }
+    }
+
+    /// The integers, `[cols / block_len, block_len / line, rows, line]`: what the rows of a register of the matrix unit
+    /// hold lies side by side.
+    pub(crate) fn q(&self) -> *const i8 {
+        self.lines.as_ptr().cast()
+    }
+
+    /// Elements of a row that lie together.
+    pub(crate) const fn line(block_len: usize) -> usize {
+        if block_len < LINE { block_len } else { LINE }
     }
 
     /// Elements that share a sum.
@@ -221,14 +251,19 @@ impl<'a> Part<'a> {
 
 #[inline(always)]
 fn quantize_blocks<const LEN: usize, const RUN: usize>(part: &mut Part<'_>, x: &[f32], rows: usize) {
-    let cols = x.len() / rows;
-    let places = part.q.as_chunks_mut::<LEN>().0.iter_mut().zip(part.d.iter_mut());
-    for (i, ((q, d), sums)) in places.zip(part.sums.chunks_exact_mut(LEN / RUN)).enumerate() {
-        let (block, row) = (part.first + i / rows, i % rows);
-        let x = x[row * cols + block * LEN..].first_chunk::<LEN>().expect("a row is whole blocks");
-        *d = quantize_block(x, q);
+    let (cols, line) = (x.len() / rows, Quantized::line(LEN));
+    for (i, (d, sums)) in part.d.iter_mut().zip(part.sums.chunks_exact_mut(LEN / RUN)).enumerate() {
+        let (block, row) = (i / rows, i % rows);
+        let x =
+            x[row * cols + (part.first + block) * LEN..].first_chunk::<LEN>().expect("a row is whole blocks");
+        let mut q = [0; LEN];
+        *d = quantize_block(x, &mut q);
         for (sum, q) in sums.iter_mut().zip(q.as_chunks::<RUN>().0) {
             *sum = q.iter().map(|&q| i16::from(q)).sum();
+        }
+        let lines = part.q[block * rows * LEN..][..rows * LEN].chunks_exact_mut(line).skip(row).step_by(rows);
+        for (to, q) in lines.zip(q.chunks_exact(line)) {
+            to.copy_from_slice(q);
         }
     }
 }

@@ -45,7 +45,9 @@ mod scalar {
     /// One block of activations.
     #[derive(Clone, Copy)]
     pub(crate) struct QuantizedBlock<'a> {
-        pub(crate) q: &'a [i8],
+        pub(crate) q: [i8; 256],
+        /// How many of them are its elements.
+        pub(crate) len: usize,
         pub(crate) d: f32,
         /// Sums over runs of 16, or of the whole block where it has 32 elements.
         pub(crate) sums: &'a [i16],
@@ -54,7 +56,8 @@ mod scalar {
     /// `acc` and the product of one block of weights, `w` its integers without the offset, with one of
     /// activations.
     fn step(format: Format, block: &Block, w: &[i16; 256], x: QuantizedBlock<'_>, acc: f32) -> f32 {
-        if let (32, Some(q)) = (block.len, x.q.first_chunk::<32>()) {
+        let q = &x.q[..x.len];
+        if let (32, Some(q)) = (block.len, q.first_chunk::<32>()) {
             let s = dot(w.first_chunk::<32>().expect("256 are more than 32"), q);
             let acc = x.d.mul_add(block.d * s as f32, acc);
             return if matches!(format, Format::Q4_1 | Format::Q5_1) {
@@ -64,7 +67,7 @@ mod scalar {
             };
         }
         let (mut i, mut m) = (0i32, 0i32);
-        for (s, (w, q)) in w.as_chunks::<16>().0.iter().zip(x.q.as_chunks::<16>().0).enumerate() {
+        for (s, (w, q)) in w.as_chunks::<16>().0.iter().zip(q.as_chunks::<16>().0).enumerate() {
             i += block.scale[s] * dot(w, q);
             m += block.min[s] * i32::from(x.sums[s]);
         }

@@ -127,6 +127,8 @@ pub(crate) struct Block {
 /// One block of activation rows: they lie together, all at fixed distances from the first.
 pub(crate) struct Rows<L> {
     pub(crate) q: *const i8,
+    /// Bytes from a line of a row to its next.
+    pub(crate) line_stride: usize,
     pub(crate) d: *const f32,
     /// Blocks of 32: `d` times the sum.
     pub(crate) d_sum: *const f32,
@@ -146,11 +148,15 @@ impl<L> Clone for Rows<L> {
 impl<L> Copy for Rows<L> {}
 
 impl<L: Layout> Rows<L> {
+    /// Elements of a row that lie together.
+    pub(crate) const LINE: usize = Quantized::line(L::SHAPE.block_len);
+
     pub(crate) unsafe fn at(job: &Job<'_>, block: usize, row: usize) -> Self {
         let sums = if L::SHAPE.subs == 8 { &job.x.sums_32 } else { &job.x.sums };
         let at = block * job.m + row;
         Self {
-            q: job.x.q.as_ptr().add(at * L::SHAPE.block_len),
+            q: job.x.q().add(block * job.m * L::SHAPE.block_len + row * Self::LINE),
+            line_stride: job.m * Self::LINE,
             d: job.x.d.as_ptr().add(at),
             less: job.x.less.as_ptr().wrapping_add(at * L::SHAPE.subs),
             d_sum: job.x.d_sum.as_ptr().wrapping_add(at),
@@ -162,7 +168,8 @@ impl<L: Layout> Rows<L> {
     /// Elements `4 i..4 i + 4` of row `r`.
     #[inline(always)]
     unsafe fn four(self, r: usize, i: usize) -> [i8; 4] {
-        self.q.add(r * L::SHAPE.block_len + 4 * i).cast::<[i8; 4]>().read()
+        let (line, i) = (4 * i / Self::LINE, 4 * i % Self::LINE);
+        self.q.add(line * self.line_stride + r * Self::LINE + i).cast::<[i8; 4]>().read()
     }
 
     /// What the offset of the weights takes from the product of sub-block `s` of row `r`.

@@ -13,9 +13,6 @@ use crate::isa::{Avx512, Isa};
 use crate::layout::{LINE, Layout, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, TILE, lines};
 use crate::tile::{AHEAD, Block, Job, Rows, min_pair, prefetch, scale};
 
-/// Bytes from one activation row to the next.
-const X_STRIDE: usize = 256;
-
 /// One block of weights, scales folded in: four matrices of 64 elements, high parts and low ones.
 #[repr(C, align(64))]
 struct Folded {
@@ -167,8 +164,8 @@ unsafe fn run<L: Fold>(job: &Job<'_>, tiles: Range<usize>) {
                     let pair = group..groups.end.min(group + 2);
                     let x = [pair.start, pair.end - 1].map(|g| Rows::<L>::at(job, b, first_row(g, job.m)));
                     match pair.len() {
-                        2 => product::<L, 2>(now, [x[0].q, x[1].q], beside.take(), next, &mut sums),
-                        _ => product::<L, 1>(now, [x[0].q], beside.take(), next, &mut sums),
+                        2 => product::<L, 2>(now, x, beside.take(), next, &mut sums),
+                        _ => product::<L, 1>(now, [x[0]], beside.take(), next, &mut sums),
                     }
                     for (group, (x, sums)) in pair.zip(x.iter().zip(&sums.0)) {
                         rest.join::<L>(&step, group, x, sums);
@@ -206,7 +203,7 @@ unsafe fn unpack<L: Fold>(block: &Block, quarter: usize, to: &mut Folded) {
 #[inline(always)]
 unsafe fn product<L: Fold, const G: usize>(
     weights: &Folded,
-    x: [*const i8; G],
+    x: [Rows<L>; G],
     coming: Option<&Block>,
     next: &mut Folded,
     sums: &mut Sums,
@@ -217,7 +214,7 @@ unsafe fn product<L: Fold, const G: usize>(
     }
     for quarter in 0..4 {
         let (high, low) = (&weights.high[quarter], &weights.low[quarter]);
-        asm!("tileloadd tmm4, [{} + {}]", in(reg) x[0].add(64 * quarter), in(reg) X_STRIDE, options(nostack, readonly));
+        asm!("tileloadd tmm4, [{} + {}]", in(reg) x[0].q.add(quarter * x[0].line_stride), in(reg) LINE, options(nostack, readonly));
         asm!("tileloadd tmm7, [{} + {}]", in(reg) low, in(reg) LINE, options(nostack, readonly));
         dot::<L, 1>();
         if L::HIGH {
@@ -225,7 +222,7 @@ unsafe fn product<L: Fold, const G: usize>(
             dot::<L, 0>();
         }
         if G == 2 {
-            asm!("tileloadd tmm5, [{} + {}]", in(reg) x[1].add(64 * quarter), in(reg) X_STRIDE, options(nostack, readonly));
+            asm!("tileloadd tmm5, [{} + {}]", in(reg) x[1].q.add(quarter * x[1].line_stride), in(reg) LINE, options(nostack, readonly));
             dot::<L, 3>();
             if L::HIGH {
                 dot::<L, 2>();
