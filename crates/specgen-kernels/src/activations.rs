@@ -55,6 +55,8 @@ pub(crate) struct Quantized {
     pub(crate) sums_32: Vec<i16>,
     /// Blocks of 256 only: [`LESS`] times `sums`, negated.
     pub(crate) less: Vec<i32>,
+    /// Blocks of 256 only: sums over all of them, `[.., rows]`.
+    pub(crate) total: Vec<i32>,
     /// Blocks of 32 only: `d` times the sum.
     pub(crate) d_sum: Vec<f32>,
 }
@@ -126,6 +128,7 @@ impl Quantized {
         new.sums.resize(x.len() / run, 0);
         new.sums_32.resize(if of_256 { x.len() / 32 } else { 0 }, 0);
         new.less.resize(if of_256 { x.len() / run } else { 0 }, 0);
+        new.total.resize(if of_256 { x.len() / 256 } else { 0 }, 0);
         new.d_sum.resize(if of_256 { 0 } else { x.len() / 32 }, 0.0);
         if x.is_empty() {
             return new;
@@ -141,6 +144,7 @@ impl Quantized {
             sums: &mut new.sums,
             sums_32: &mut new.sums_32,
             less: &mut new.less,
+            total: &mut new.total,
             d_sum: &mut new.d_sum,
         };
         for share in 0..shares {
@@ -206,6 +210,7 @@ struct Part<'a> {
     sums: &'a mut [i16],
     sums_32: &'a mut [i16],
     less: &'a mut [i32],
+    total: &'a mut [i32],
     d_sum: &'a mut [f32],
 }
 
@@ -224,6 +229,7 @@ impl<'a> Part<'a> {
             sums: take(&mut self.sums, len / run),
             sums_32: take(&mut self.sums_32, len / 32),
             less: take(&mut self.less, len / run),
+            total: take(&mut self.total, blocks * rows),
             d_sum: take(&mut self.d_sum, len / 32),
         }
     }
@@ -238,6 +244,9 @@ impl<'a> Part<'a> {
                 }
                 for (less, sum) in part.less.iter_mut().zip(part.sums.iter()) {
                     *less = -LESS * i32::from(*sum);
+                }
+                for (total, sums) in part.total.iter_mut().zip(part.sums.as_chunks::<16>().0) {
+                    *total = sums.iter().map(|&sum| i32::from(sum)).sum();
                 }
             } else {
                 quantize_blocks::<32, 32>(part, x, rows);

@@ -134,6 +134,8 @@ pub(crate) struct Rows<L> {
     pub(crate) d_sum: *const f32,
     /// Blocks of 256: [`LESS`] times the negated sums over runs of 16.
     less: *const i32,
+    /// Blocks of 256: their sums.
+    total: *const i32,
     /// Sums over sub-blocks, or over the whole block where there are none.
     sums: *const i16,
     layout: std::marker::PhantomData<L>,
@@ -158,6 +160,7 @@ impl<L: Layout> Rows<L> {
             q: job.x.q().add(block * job.m * L::SHAPE.block_len + row * Self::LINE),
             line_stride: job.m * Self::LINE,
             d: job.x.d.as_ptr().add(at),
+            total: job.x.total.as_ptr().wrapping_add(at),
             less: job.x.less.as_ptr().wrapping_add(at * L::SHAPE.subs),
             d_sum: job.x.d_sum.as_ptr().wrapping_add(at),
             sums: sums.as_ptr().add(at * L::SHAPE.subs),
@@ -181,6 +184,13 @@ impl<L: Layout> Rows<L> {
             return *self.less.add(r * L::SHAPE.subs + s);
         }
         -L::SHAPE.offset * i32::from(self.sum(r, s))
+    }
+
+    /// The offset of the weights times the sum of a whole block of 256 of row `r`.
+    #[inline(always)]
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) unsafe fn offset(self, r: usize) -> i32 {
+        *self.total.add(r) * L::SHAPE.offset
     }
 
     /// The sum of sub-block `s` of row `r`.

@@ -26,7 +26,7 @@ trait Fold: Layout {
     const SHIFT: u32;
     /// Whether there are high parts at all.
     const HIGH: bool;
-    /// Whether weights are signed bytes.
+    /// Whether high parts are signed bytes, and `join` gives back an offset.
     const SIGNED: bool;
     /// High parts and low ones of a line times its sub-block's scales.
     unsafe fn fold(line: __m512i, scales: &Scales) -> [__m512i; 2];
@@ -34,8 +34,8 @@ trait Fold: Layout {
     unsafe fn scales(scale: __m512i) -> Scales;
 }
 
-/// Scales as halves, twice a lane. Unsigned: what high parts are multiplied by, and what low ones. Signed:
-/// the scale, and what the offset takes.
+/// What lines are multiplied by. Unsigned: scales for high parts and for low ones, as halves. Signed: bytes for weights at
+/// even places and for those at odd ones.
 struct Scales([__m512i; 2]);
 
 /// Both halves of each lane become its low one.
@@ -84,33 +84,50 @@ impl Fold for Q2_K {
     }
 }
 
-/// Signed scales of up to 8 bits: products of up to 13 bits, cut after the sixth.
+/// Signed scales of up to 8 bits, weights with an offset: `(w - offset) * scale` in 16 bits, cut in the middle.
+///
+/// A pair of bytes `(w, offset)` is multiplied by `(scale, -scale)`, in the order in which the weight lies: no shift, no
+/// mask. What -128 has no opposite in bytes for is mended by `!scale = -scale - 1`, which takes another `offset` from
+/// each weight; `join` gives it back.
 macro_rules! fold_signed {
     ($layout:ty) => {
         impl Fold for $layout {
-            const SHIFT: u32 = 6;
+            const SHIFT: u32 = 8;
             const HIGH: bool = true;
             const SIGNED: bool = true;
             #[inline(always)]
             unsafe fn scales(scale: __m512i) -> Scales {
-                let scale = twice(scale);
-                let offset = _mm512_set1_epi16(Self::SHAPE.offset as i16);
-                Scales([scale, _mm512_mullo_epi16(scale, offset)])
+                let (low, scale) = (_mm512_set1_epi16(0xff), twice(scale));
+                let opposite = _mm512_xor_si512(scale, _mm512_set1_epi8(-1));
+                Scales([
+                    select(low, scale, _mm512_slli_epi16::<8>(opposite)),
+                    select(low, opposite, _mm512_slli_epi16::<8>(scale)),
+                ])
             }
             #[inline(always)]
-            unsafe fn fold(line: __m512i, Scales([scale, offset]): &Scales) -> [__m512i; 2] {
-                const ODD: u64 = 0xaaaa_aaaa_aaaa_aaaa;
-                let even = _mm512_and_si512(line, _mm512_set1_epi16(0xff));
-                let even = _mm512_sub_epi16(_mm512_mullo_epi16(even, *scale), *offset);
-                let odd = _mm512_sub_epi16(_mm512_mullo_epi16(_mm512_srli_epi16::<8>(line), *scale), *offset);
-                let high =
-                    _mm512_mask_blend_epi8(ODD, _mm512_srli_epi16::<6>(even), _mm512_slli_epi16::<2>(odd));
-                let low = _mm512_mask_blend_epi8(ODD, even, _mm512_slli_epi16::<8>(odd));
-                [high, _mm512_and_si512(low, _mm512_set1_epi8(63))]
+            unsafe fn fold(line: __m512i, Scales([even, odd]): &Scales) -> [__m512i; 2] {
+                let (low, offset) = (_mm512_set1_epi16(0xff), _mm512_set1_epi8(Self::SHAPE.offset as i8));
+                let even = _mm512_maddubs_epi16(select(low, line, offset), *even);
+                let odd = _mm512_maddubs_epi16(select(low, offset, line), *odd);
+                let swap = _mm512_broadcast_i32x4(_mm_set_epi8(14, 15, 12, 13, 10, 11, 8, 9, 6, 7, 4, 5, 2, 3, 0, 1));
+                [
+                    _mm512_mask_shuffle_epi8(odd, EVEN, even, swap),
+                    _mm512_mask_shuffle_epi8(even, !EVEN, odd, swap),
+                ]
             }
         }
     };
 }
+
+/// Every other byte, from the first on.
+const EVEN: u64 = 0x5555_5555_5555_5555;
+
+/// `a` where `mask` has ones, else `b`.
+#[inline(always)]
+unsafe fn select(mask: __m512i, a: __m512i, b: __m512i) -> __m512i {
+    _mm512_ternarylogic_epi32::<0xca>(mask, a, b)
+}
+
 fold_signed!(Q3_K);
 fold_signed!(Q6_K);
 
@@ -146,33 +163,38 @@ unsafe fn run<L: Fold>(job: &Job<'_>, tiles: Range<usize>) {
         }
     };
     let mut folded = [const { Folded { high: [[[0; LINE]; 16]; 4], low: [[[0; LINE]; 16]; 4] } }; 2];
-    let mut sums = Sums([[[[0; TILE]; ROWS]; 2]; 2]);
+    let mut sums = [const { Sums([[[[0; TILE]; ROWS]; 2]; 2]) }; 2];
     let mut rest = Rest { job, acc: [[[0.0; TILE]; ROWS]; GROUPS] };
     let groups = groups(job.m);
     for first in (0..groups).step_by(GROUPS) {
         let groups = first..groups.min(first + GROUPS);
         let [mut now, mut next] = folded.each_mut();
+        let [mut older, mut newer] = sums.each_mut();
+        let mut before: Option<Step> = None;
         (0..4).for_each(|quarter| unpack::<L>(&at(tiles.start, 0), quarter, now));
         for tile in tiles.clone() {
             for b in 0..blocks {
                 let coming = if b + 1 < blocks { at(tile, b + 1) } else { at(tile + 1, 0) };
                 let is_last = tile + 1 == tiles.end && b + 1 == blocks;
-                // The next block is unpacked beside the first product: the unit works while the vectors do.
                 let mut beside = (!is_last).then_some(&coming);
-                let step = Step { tile, block: at(tile, b), b, blocks };
                 for group in groups.clone().step_by(2) {
-                    let pair = group..groups.end.min(group + 2);
-                    let x = [pair.start, pair.end - 1].map(|g| Rows::<L>::at(job, b, first_row(g, job.m)));
-                    match pair.len() {
-                        2 => product::<L, 2>(now, x, beside.take(), next, &mut sums),
-                        _ => product::<L, 1>(now, [x[0]], beside.take(), next, &mut sums),
+                    // While the unit multiplies, the vectors unpack its next block and finish the sums before.
+                    let step = Step { tile, block: at(tile, b), b, blocks, group, is_pair: group + 1 < groups.end };
+                    if step.is_pair {
+                        product::<L, 2>(now, step.rows(job), beside.take(), next, newer);
+                    } else {
+                        product::<L, 1>(now, step.rows(job), beside.take(), next, newer);
                     }
-                    for (group, (x, sums)) in pair.zip(x.iter().zip(&sums.0)) {
-                        rest.join::<L>(&step, group, x, sums);
+                    if let Some(before) = before.replace(step) {
+                        rest.join::<L>(&before, older);
                     }
+                    std::mem::swap(&mut older, &mut newer);
                 }
                 std::mem::swap(&mut now, &mut next);
             }
+        }
+        if let Some(before) = before {
+            rest.join::<L>(&before, older);
         }
     }
 }
@@ -254,7 +276,7 @@ unsafe fn dot<L: Fold, const C: usize>() {
             }
         };
     }
-    if L::SIGNED { dot!("tdpbssd") } else { dot!("tdpbsud") }
+    if L::SIGNED && C % 2 == 0 { dot!("tdpbssd") } else { dot!("tdpbsud") }
 }
 
 /// Where a product stands in a matmul.
@@ -264,6 +286,16 @@ struct Step {
     /// Of `blocks`.
     b: usize,
     blocks: usize,
+    /// The group of rows, or the first of two.
+    group: usize,
+    is_pair: bool,
+}
+
+impl Step {
+    /// Activations of the first `G` groups.
+    unsafe fn rows<L: Layout, const G: usize>(&self, job: &Job<'_>) -> [Rows<L>; G] {
+        std::array::from_fn(|g| Rows::at(job, self.b, first_row(self.group + g, job.m)))
+    }
 }
 
 /// The f32 steps that follow a product.
@@ -274,13 +306,15 @@ struct Rest<'a> {
 
 impl Rest<'_> {
     #[inline(always)]
-    unsafe fn join<L: Fold>(
-        &mut self,
-        step: &Step,
-        group: usize,
-        x: &Rows<L>,
-        [high, low]: &[[[i32; TILE]; ROWS]; 2],
-    ) {
+    unsafe fn join<L: Fold>(&mut self, step: &Step, sums: &Sums) {
+        for (group, sums) in (step.group..).zip(&sums.0).take(if step.is_pair { 2 } else { 1 }) {
+            self.join_group::<L>(step, group, sums);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn join_group<L: Fold>(&mut self, step: &Step, group: usize, [high, low]: &[[[i32; TILE]; ROWS]; 2]) {
+        let x = Rows::<L>::at(self.job, step.b, first_row(group, self.job.m));
         let shape = L::SHAPE;
         let d = Avx512::load_f16(step.block.head);
         let mut dmin = d;
@@ -297,6 +331,9 @@ impl Rest<'_> {
             let mut i = Avx512::load(low[r].as_ptr().cast());
             if L::HIGH {
                 i = Avx512::add(i, Avx512::shl(Avx512::load(high[r].as_ptr().cast()), L::SHIFT as i32));
+            }
+            if L::SIGNED {
+                i = Avx512::add(i, Avx512::splat(x.offset(r)));
             }
             let i = Avx512::to_f(i);
             let t = if shape.min {
