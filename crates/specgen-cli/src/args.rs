@@ -74,40 +74,34 @@ pub(crate) enum Command {
     List(ListArgs),
     /// Show what a model is and the memory it needs, without loading it
     Inspect(InspectArgs),
-    /// Time what speculation lives on: passes of several rows against a pass of one
+    /// Measure what speculation brings: texts with and without it, or the passes it lives on
     Bench(BenchArgs),
 }
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "T(m) is the time of a pass of m rows behind 64 tokens of context. Up to 32 rows, logits of all
-are computed, as a verification needs them; above, none, as in a prompt.
+    after_help = "Texts: every prompt is decoded plainly and with each draft in turn, in one process, over one loaded target.
+The speed-up is the median over texts of the rate against plain decoding's in the same round; `same text`
+counts the texts that are plain decoding's own, token by token.
+A file of prompts holds a JSON object a line: id, messages (or prompt), and if wanted category, max_tokens.
+
+Passes (--kernels): T(m) is the time of a pass of m rows behind 64 tokens of context. Up to 32 rows, logits
+of all are computed, as a verification needs them; above, none, as in a prompt.
 `read` is the time to read the same weights and do nothing with them.
 
 Examples:
-  specgen bench --kernels
-  specgen bench --kernels -m qwen2.5-coder-1.5b-instruct --rows 1,4,8 --json
+  specgen bench -m qwen2.5-coder-1.5b-instruct --draft ngram
+  specgen bench --category code_edit --category rag --temperature 0.7 --json
+  specgen bench --kernels -m qwen2.5-coder-1.5b-instruct --rows 1,4,8
   SPECGEN_CPU=avx2 specgen bench --kernels"
 )]
 pub(crate) struct BenchArgs {
-    /// Time the passes of a model; what there is to time so far
-    #[arg(long, required = true)]
-    pub(crate) kernels: bool,
-    /// The model: a name, a path, or a hub repository; may be given more than once
+    /// The target: a name, a path, or a hub repository; may be given more than once
     #[arg(short = 'm', long = "target", visible_alias = "model", value_name = "MODEL", default_value = specgen::DEFAULT_MODEL)]
     pub(crate) targets: Vec<String>,
-    /// Rows of the passes to time
-    #[arg(
-        long,
-        value_name = "M,M,…",
-        value_delimiter = ',',
-        default_value = "1,2,3,4,5,6,8,12,16,32,128,512"
-    )]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=2048))]
-    pub(crate) rows: Vec<u32>,
-    /// Passes of each; the median is shown
-    #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(crate) reps: u32,
+    /// Repetitions of each; medians are shown [default: 3 of texts, 9 of passes]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    reps: Option<u32>,
     /// CPU threads; 0: one per physical core
     #[arg(long, value_name = "N", default_value_t = 0)]
     #[arg(allow_negative_numbers = true, value_parser = |s: &str| within(s, 0, MAX_THREADS))]
@@ -115,8 +109,59 @@ pub(crate) struct BenchArgs {
     /// Print a JSON object for each model
     #[arg(long)]
     pub(crate) json: bool,
+    /// Who guesses, beside plain decoding: `ngram`, or a model; may be given more than once
+    /// [default: as `specgen list` recommends, else ngram]
+    #[arg(long, value_name = "MODEL|ngram|none", help_heading = "Texts")]
+    pub(crate) draft: Vec<String>,
+    /// Tokens drafted per round
+    #[arg(short = 'k', long, value_name = "N", default_value_t = DEFAULT_NUM_DRAFT_TOKENS, help_heading = "Texts")]
+    #[arg(allow_negative_numbers = true, value_parser = |s: &str| within(s, 1, MAX_DRAFT_TOKENS))]
+    pub(crate) num_draft_tokens: usize,
+    /// A file of prompts instead of the built-in ones
+    #[arg(long, value_name = "FILE", help_heading = "Texts")]
+    pub(crate) prompts: Option<PathBuf>,
+    /// Only the prompts of this category; may be given more than once
+    #[arg(long, value_name = "NAME", help_heading = "Texts")]
+    pub(crate) category: Vec<String>,
+    /// Tokens of each text at most [default: as the prompt says, else 256]
+    #[arg(short = 'n', long, value_name = "N", help_heading = "Texts")]
+    #[arg(allow_negative_numbers = true, value_parser = |s: &str| within(s, 1, usize::MAX))]
+    pub(crate) max_tokens: Option<usize>,
+    /// 0 is greedy; else the sampler's other settings are its defaults, and the round is the seed
+    #[arg(long, value_name = "F", default_value_t = 0.0, value_parser = temperature, help_heading = "Texts")]
+    #[arg(allow_hyphen_values = true)]
+    pub(crate) temperature: f32,
+    /// Tokens a text may have, prompt included [default: 8192, or what the model was trained on if less]
+    #[arg(long, value_name = "N", help_heading = "Texts")]
+    #[arg(allow_negative_numbers = true, value_parser = |s: &str| within(s, 1, usize::MAX))]
+    pub(crate) context: Option<usize>,
+    /// Time passes of several rows, not texts
+    #[arg(
+        long,
+        help_heading = "Passes",
+        conflicts_with_all = ["draft", "num_draft_tokens", "prompts", "category", "max_tokens", "temperature", "context"]
+    )]
+    pub(crate) kernels: bool,
+    /// Rows of the passes to time
+    #[arg(
+        long,
+        value_name = "M,M,…",
+        value_delimiter = ',',
+        default_value = "1,2,3,4,5,6,8,12,16,32,128,512",
+        help_heading = "Passes",
+        requires = "kernels"
+    )]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=2048))]
+    pub(crate) rows: Vec<u32>,
     #[command(flatten)]
     pub(crate) files: FileArgs,
+}
+
+impl BenchArgs {
+    /// Repetitions.
+    pub(crate) fn reps(&self) -> usize {
+        self.reps.unwrap_or(if self.kernels { 9 } else { 3 }) as usize
+    }
 }
 
 #[derive(Debug, Args)]
@@ -323,6 +368,11 @@ fn store(offline: bool) -> specgen::Result<Store> {
     let mut options = StoreOptions::from_env()?;
     options.offline |= offline;
     Ok(Store::new(options))
+}
+
+fn temperature(text: &str) -> Result<f32, String> {
+    let wanted = || "a number of at least 0 is wanted".to_owned();
+    text.parse().ok().filter(|t: &f32| (0.0..f32::INFINITY).contains(t)).ok_or_else(wanted)
 }
 
 /// A whole number, without the words of a parser.

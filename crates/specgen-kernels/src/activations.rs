@@ -31,7 +31,7 @@ pub(crate) const LESS: i32 = 32;
 /// 64 bytes that lie in one line of the cache: a register of the matrix unit is read from 16 lines, not from 32.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
-struct Line([i8; LINE]);
+struct Line(#[cfg_attr(not(test), expect(dead_code, reason = "read through pointers"))] [i8; LINE]);
 
 impl Line {
     /// The first `len` bytes.

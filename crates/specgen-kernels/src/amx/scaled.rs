@@ -109,7 +109,9 @@ macro_rules! fold_signed {
                 let (low, offset) = (_mm512_set1_epi16(0xff), _mm512_set1_epi8(Self::SHAPE.offset as i8));
                 let even = _mm512_maddubs_epi16(select(low, line, offset), *even);
                 let odd = _mm512_maddubs_epi16(select(low, offset, line), *odd);
-                let swap = _mm512_broadcast_i32x4(_mm_set_epi8(14, 15, 12, 13, 10, 11, 8, 9, 6, 7, 4, 5, 2, 3, 0, 1));
+                let swap = _mm512_broadcast_i32x4(_mm_set_epi8(
+                    14, 15, 12, 13, 10, 11, 8, 9, 6, 7, 4, 5, 2, 3, 0, 1,
+                ));
                 [
                     _mm512_mask_shuffle_epi8(odd, EVEN, even, swap),
                     _mm512_mask_shuffle_epi8(even, !EVEN, odd, swap),
@@ -179,7 +181,8 @@ unsafe fn run<L: Fold>(job: &Job<'_>, tiles: Range<usize>) {
                 let mut beside = (!is_last).then_some(&coming);
                 for group in groups.clone().step_by(2) {
                     // While the unit multiplies, the vectors unpack its next block and finish the sums before.
-                    let step = Step { tile, block: at(tile, b), b, blocks, group, is_pair: group + 1 < groups.end };
+                    let step =
+                        Step { tile, block: at(tile, b), b, blocks, group, is_pair: group + 1 < groups.end };
                     if step.is_pair {
                         product::<L, 2>(now, step.rows(job), beside.take(), next, newer);
                     } else {
@@ -313,7 +316,12 @@ impl Rest<'_> {
     }
 
     #[inline(always)]
-    unsafe fn join_group<L: Fold>(&mut self, step: &Step, group: usize, [high, low]: &[[[i32; TILE]; ROWS]; 2]) {
+    unsafe fn join_group<L: Fold>(
+        &mut self,
+        step: &Step,
+        group: usize,
+        [high, low]: &[[[i32; TILE]; ROWS]; 2],
+    ) {
         let x = Rows::<L>::at(self.job, step.b, first_row(group, self.job.m));
         let shape = L::SHAPE;
         let d = Avx512::load_f16(step.block.head);

@@ -21,7 +21,7 @@ use std::time::Duration;
 use crate::{cache::KvCache, error::Result};
 
 /// Prompt tokens fed in one pass: enough for full speed, few enough to be interrupted between.
-pub(crate) const PROMPT_CHUNK: usize = 256;
+pub(crate) const PROMPT_CHUNK: usize = 128;
 
 /// A causal language model. The ragged batch is its only forward: a single user is a batch of one slice, a
 /// prompt is a slice of many tokens, a verification a slice of `k + 1`.

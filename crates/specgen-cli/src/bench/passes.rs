@@ -1,4 +1,4 @@
-//! `specgen bench`: what passes of several rows cost, beside a pass of one and a plain read of the weights.
+//! `specgen bench --kernels`: what passes of several rows cost, beside a pass of one and a plain read of the weights.
 
 use std::{fmt::Write as _, process::ExitCode, time::Duration};
 
@@ -13,6 +13,7 @@ use specgen::{
     model::{LoadOptions, load_with_clocks},
 };
 
+use super::{millis, ratio, rounded};
 use crate::{
     args::BenchArgs,
     output::{note, print, print_json},
@@ -51,7 +52,7 @@ impl Report {
         let options = LoadOptions { device: device.clone(), context_len: None };
         let model = load_with_clocks(&open.weights, open.config.clone(), &options)?;
         let rows: Vec<usize> = args.rows.iter().map(|&rows| rows as usize).collect();
-        let reps = args.reps as usize;
+        let reps = args.reps();
         let tick = |rows| note(format_args!("{}: passes of {rows} rows", open.name));
         let passes = pass_times(&*model, &rows, reps, tick)?;
         let read = read_time(&*model, reps);
@@ -138,17 +139,4 @@ impl Report {
         }
         object
     }
-}
-
-fn millis(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e3
-}
-
-fn ratio(a: Duration, b: Duration) -> f64 {
-    a.as_secs_f64() / b.as_secs_f64()
-}
-
-/// To a thousandth: beyond is noise.
-fn rounded(x: f64) -> Value {
-    json!((x * 1e3).round() / 1e3)
 }

@@ -1,0 +1,134 @@
+//! The prompts of a bench: one JSON object a line.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow, bail};
+use serde::Deserialize;
+use specgen::{Prompt, chat::Message};
+
+/// What is measured where the user names no file: edits, retrieval, code, talk, JSON, translation.
+const BUILT_IN: &str = include_str!("../../../../benches/prompts/prompts.jsonl");
+
+/// One prompt.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    id: String,
+    #[serde(default)]
+    category: Option<String>,
+    #[serde(default)]
+    messages: Vec<Turn>,
+    /// Text as it is, instead of messages.
+    #[serde(default)]
+    prompt: Option<String>,
+    #[serde(default)]
+    max_tokens: Option<usize>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Turn {
+    role: String,
+    content: String,
+}
+
+/// What a text starts from, and of what kind it is.
+#[derive(Debug)]
+pub(super) struct BenchPrompt {
+    pub(super) id: String,
+    pub(super) category: String,
+    pub(super) max_tokens: Option<usize>,
+    start: Start,
+}
+
+#[derive(Debug)]
+enum Start {
+    Text(String),
+    Messages(Vec<Message>),
+}
+
+impl BenchPrompt {
+    pub(super) fn prompt(&self) -> Prompt<'_> {
+        match &self.start {
+            Start::Text(text) => Prompt::Text(text),
+            Start::Messages(messages) => Prompt::Messages(messages),
+        }
+    }
+}
+
+/// The prompts of `file`, or the built-in ones; of `categories` only, if any are named.
+///
+/// # Errors
+/// A file that cannot be read, a line that is no prompt, a category without prompts.
+pub(super) fn read(file: Option<&Path>, categories: &[String]) -> Result<Vec<BenchPrompt>> {
+    let (name, text) = match file {
+        Some(file) => {
+            let name = file.display().to_string();
+            (name.clone(), std::fs::read_to_string(file).with_context(|| name)?)
+        }
+        None => ("the built-in prompts".to_owned(), BUILT_IN.to_owned()),
+    };
+    let mut prompts = parse(&name, &text)?;
+    for wanted in categories {
+        if !prompts.iter().any(|prompt| prompt.category == *wanted) {
+            let mut known: Vec<_> = prompts.iter().map(|prompt| prompt.category.as_str()).collect();
+            known.dedup();
+            bail!("{name}: no prompt of category `{wanted}`; there are {}", known.join(", "));
+        }
+    }
+    prompts.retain(|prompt| categories.is_empty() || categories.contains(&prompt.category));
+    Ok(prompts)
+}
+
+fn parse(name: &str, text: &str) -> Result<Vec<BenchPrompt>> {
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    let prompts: Vec<_> = lines
+        .map(|(i, line)| {
+            let at = || format!("{name}, line {}", i + 1);
+            let line: Line = serde_json::from_str(line).map_err(|error| anyhow!("{}: {error}", at()))?;
+            let start = match (line.prompt, line.messages.is_empty()) {
+                (Some(text), true) => Start::Text(text),
+                (None, false) => Start::Messages(
+                    line.messages.iter().map(|turn| Message::new(&turn.role, &turn.content)).collect(),
+                ),
+                _ => bail!("{}: a prompt has either `messages` or `prompt`", at()),
+            };
+            let category = line.category.unwrap_or_else(|| "all".into());
+            Ok(BenchPrompt { id: line.id, category, max_tokens: line.max_tokens, start })
+        })
+        .collect::<Result<_>>()?;
+    if prompts.is_empty() {
+        bail!("{name}: no prompts; wanted a JSON object a line, with `id` and `messages`");
+    }
+    Ok(prompts)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn the_built_in_prompts_are_there_by_category() {
+        let all = read(None, &[]).unwrap();
+        assert_eq!(all.len(), 18);
+        let edits = read(None, &["code_edit".into()]).unwrap();
+        assert_eq!(edits.len(), 3);
+        assert!(matches!(edits[0].prompt(), Prompt::Messages(messages) if messages.len() == 1));
+        let error = read(None, &["poems".into()]).unwrap_err().to_string();
+        assert!(error.contains("`poems`") && error.contains("code_edit, code"), "{error}");
+    }
+
+    #[test]
+    fn a_line_that_is_no_prompt_is_named() {
+        for (text, wanted) in [
+            ("", "no prompts"),
+            ("{\"id\": \"a\", \"prompt\": \"x\"}\nnothing", "p.jsonl, line 2: expected"),
+            ("{\"id\": \"a\"}", "line 1: a prompt has either"),
+            ("{\"id\": \"a\", \"prompt\": \"x\", \"tokens\": 3}", "unknown field `tokens`"),
+        ] {
+            let error = parse("p.jsonl", text).unwrap_err().to_string();
+            assert!(error.contains(wanted), "{error}");
+        }
+    }
+}
