@@ -4,6 +4,7 @@ use std::{path::Path, sync::Arc};
 
 use serde_json::{Value as Json, json};
 use specgen::{
+    KvType,
     device::{Device, DeviceSpec},
     model::{LoadOptions, Model, config::ArchConfig, load, read_config},
     weights::{Format, Weights, gguf_writer::GgufWriter, metadata::Value},
@@ -250,7 +251,7 @@ impl Tiny {
             "language_model." => format!("{prefix}{name}"),
             _ => name.replacen("model.", prefix, 1),
         });
-        load_folder(dir.path(), device)
+        load_folder(dir.path(), device, None)
     }
 
     /// The same checkpoint as a GGUF converter would write it.
@@ -313,30 +314,37 @@ impl Tiny {
 
     /// Loads it from safetensors.
     pub fn load(&self, device: &Device) -> Arc<dyn Model> {
+        self.load_kept(device, None)
+    }
+
+    /// Loads it from safetensors; `kv_type` is how keys and values are kept.
+    pub fn load_kept(&self, device: &Device, kv_type: Option<KvType>) -> Arc<dyn Model> {
         let dir = tempfile::tempdir().expect("a temporary folder");
         self.write_safetensors(dir.path());
-        let weights = Weights::open(dir.path()).expect("a valid checkpoint");
-        let config =
-            read_config(&weights, Some(&dir.path().join("config.json")), None).expect("a valid config");
-        load_on(&weights, config, device)
+        load_folder(dir.path(), device, kv_type)
     }
 
     /// Loads it from GGUF.
     pub fn load_gguf(&self, device: &Device) -> Arc<dyn Model> {
         let weights = self.gguf();
         let config = read_config(&weights, None, None).expect("valid metadata");
-        load_on(&weights, config, device)
+        load_on(&weights, config, device, None)
     }
 }
 
-fn load_folder(dir: &Path, device: &Device) -> Arc<dyn Model> {
+fn load_folder(dir: &Path, device: &Device, kv_type: Option<KvType>) -> Arc<dyn Model> {
     let weights = Weights::open(dir).expect("a valid checkpoint");
     let config = read_config(&weights, Some(&dir.join("config.json")), None).expect("a valid config");
-    load_on(&weights, config, device)
+    load_on(&weights, config, device, kv_type)
 }
 
-fn load_on(weights: &Weights, config: ArchConfig, device: &Device) -> Arc<dyn Model> {
-    load(weights, config, &LoadOptions { device: device.clone(), context_len: None })
+fn load_on(
+    weights: &Weights,
+    config: ArchConfig,
+    device: &Device,
+    kv_type: Option<KvType>,
+) -> Arc<dyn Model> {
+    load(weights, config, &LoadOptions { device: device.clone(), context_len: None, kv_type })
         .expect("a complete checkpoint")
 }
 

@@ -6,15 +6,24 @@ use std::sync::{Arc, OnceLock};
 
 use proptest::prelude::*;
 use specgen::{
+    KvType,
     cache::KvCache,
     model::{Batch, Model, Output, Rows, Slice, Tree},
 };
-use specgen_tests::tiny;
+use specgen_tests::tiny::{self, Tiny};
 
-/// One model per architecture, on two threads.
-fn models() -> &'static [(&'static str, Arc<dyn Model>)] {
-    static MODELS: OnceLock<Vec<(&'static str, Arc<dyn Model>)>> = OnceLock::new();
-    MODELS.get_or_init(|| tiny::all().into_iter().map(|t| (t.name, t.load(&tiny::cpu(2)))).collect())
+/// One model per architecture, and one with each type of keys and values, on two threads.
+fn models() -> &'static [(String, Arc<dyn Model>)] {
+    static MODELS: OnceLock<Vec<(String, Arc<dyn Model>)>> = OnceLock::new();
+    MODELS.get_or_init(|| {
+        let default = tiny::all().into_iter().map(|tiny| (tiny, None));
+        let kept = KvType::ALL.map(|kv_type| (Tiny::named("gemma3"), Some(kv_type)));
+        let load = |(tiny, kv_type): (Tiny, Option<KvType>)| {
+            let what = kv_type.map_or("default", KvType::name);
+            (format!("{}, {what}", tiny.name), tiny.load_kept(&tiny::cpu(2), kv_type))
+        };
+        default.chain(kept).map(load).collect()
+    })
 }
 
 fn feed(model: &dyn Model, cache: &mut KvCache, tokens: &[u32]) -> Vec<Vec<f32>> {

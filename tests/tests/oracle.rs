@@ -7,7 +7,10 @@ use std::collections::HashMap;
 use candle_core::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
 use candle_transformers::models as oracle;
-use specgen::model::{Batch, Model, Output, Rows, Slice};
+use specgen::{
+    KvType,
+    model::{Batch, Model, Output, Rows, Slice},
+};
 use specgen_tests::tiny::{self, Tiny};
 
 /// Logits of every row of one pass over `tokens`.
@@ -18,6 +21,9 @@ fn logits(model: &dyn Model, tokens: &[u32]) -> Vec<Vec<f32>> {
     model.forward(&mut Batch { slices: vec![slice], taps: &[] }, &mut out).unwrap();
     (0..tokens.len()).map(|row| out.logits(0, row).to_vec()).collect()
 }
+
+/// The others keep keys and values as they are computed.
+const IN_F32: Option<KvType> = Some(KvType::F32);
 
 /// candle-transformers' logits of the last position.
 fn oracle_logits(tiny: &Tiny, tokens: &[u32]) -> Vec<f32> {
@@ -89,7 +95,7 @@ fn equals_candle_transformers() {
         };
         let want = oracle_logits(&tiny, &tokens);
         for (device, name) in [(tiny::cpu(2), "our kernels"), (tiny::reference(), "candle's operations")] {
-            let got = logits(tiny.load(&device).as_ref(), &tokens).pop().unwrap();
+            let got = logits(tiny.load_kept(&device, IN_F32).as_ref(), &tokens).pop().unwrap();
             assert_close(&format!("{} on {name}", tiny.name), &got, &want, 2e-4);
         }
     }
@@ -99,7 +105,7 @@ fn equals_candle_transformers() {
 fn our_kernels_equal_candles_operations_past_the_window() {
     for tiny in tiny::all() {
         let tokens = prompt(40);
-        let ours = logits(tiny.load(&tiny::cpu(2)).as_ref(), &tokens);
+        let ours = logits(tiny.load_kept(&tiny::cpu(2), IN_F32).as_ref(), &tokens);
         let candles = logits(tiny.load(&tiny::reference()).as_ref(), &tokens);
         for (row, (ours, candles)) in ours.iter().zip(&candles).enumerate() {
             assert_close(&format!("{}, row {row}", tiny.name), ours, candles, 3e-4);
@@ -119,6 +125,27 @@ fn both_file_formats_hold_the_same_model() {
         let from_gguf = logits(tiny.load_gguf(&tiny::cpu(1)).as_ref(), &tokens);
         for (row, (a, b)) in from_safetensors.iter().zip(&from_gguf).enumerate() {
             assert_close(&format!("{}, row {row}", tiny.name), b, a, 2e-4);
+        }
+    }
+}
+
+/// Half the bits cost what their rounding costs, and the type asked for is the type that is kept.
+#[test]
+fn keys_and_values_of_16_bits_stay_close() {
+    for tiny in tiny::all() {
+        let tokens = prompt(40);
+        let kept = |kv_type| {
+            let model = tiny.load_kept(&tiny::cpu(2), Some(kv_type));
+            (model.info().kv_bytes_per_token, logits(model.as_ref(), &tokens))
+        };
+        let (bytes, want) = kept(KvType::F32);
+        for (kv_type, tolerance) in [(KvType::F16, 5e-3), (KvType::BF16, 4e-2)] {
+            let (half, got) = kept(kv_type);
+            assert_eq!(2 * half, bytes, "{}", tiny.name);
+            assert_ne!(got, want, "{}: rounding to {kv_type} leaves traces", tiny.name);
+            for (row, (got, want)) in got.iter().zip(&want).enumerate() {
+                assert_close(&format!("{} in {kv_type}, row {row}", tiny.name), got, want, tolerance);
+            }
         }
     }
 }

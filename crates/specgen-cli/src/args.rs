@@ -6,7 +6,7 @@ use std::{path::PathBuf, str::FromStr, sync::LazyLock};
 
 use clap::{Args, Parser, Subcommand, builder::NonEmptyStringValueParser};
 use specgen::{
-    DEFAULT_NUM_DRAFT_TOKENS, Overrides,
+    DEFAULT_NUM_DRAFT_TOKENS, KvType, Overrides,
     device::DeviceSpec,
     models::{Store, StoreOptions},
 };
@@ -154,6 +154,8 @@ pub(crate) struct BenchArgs {
     #[arg(value_parser = clap::value_parser!(u32).range(1..=2048))]
     pub(crate) rows: Vec<u32>,
     #[command(flatten)]
+    pub(crate) kv: KvArgs,
+    #[command(flatten)]
     pub(crate) files: FileArgs,
 }
 
@@ -255,7 +257,18 @@ pub(crate) struct ModelArgs {
     #[arg(allow_negative_numbers = true, value_parser = |s: &str| within(s, 0, MAX_THREADS))]
     pub(crate) threads: usize,
     #[command(flatten)]
+    pub(crate) kv: KvArgs,
+    #[command(flatten)]
     pub(crate) files: FileArgs,
+}
+
+/// How keys and values are kept.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Model")]
+pub(crate) struct KvArgs {
+    /// How keys and values are kept, the draft's too: f32, f16 or bf16 [default: f16 on the CPU, else f32]
+    #[arg(long = "kv-type", value_name = "TYPE")]
+    pub(crate) kind: Option<KvType>,
 }
 
 /// What replaces a model's own files, and whether new ones may be fetched.
@@ -340,6 +353,8 @@ pub(crate) struct InspectArgs {
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) kv: KvArgs,
     #[command(flatten)]
     pub(crate) files: FileArgs,
 }

@@ -16,7 +16,7 @@ pub(crate) fn worded(error: &Error) -> String {
             format!("{error} (--context N)")
         }
         Error::NanLogits { .. } => {
-            format!("{error}; `specgen pull NAME` checks the files of a model with a name")
+            format!("{error} (--kv-type f32); `specgen pull NAME` checks the files of a model with a name")
         }
         Error::UnknownModel { .. } => format!("{error}; `specgen list` shows the names"),
         other => other.to_string(),

@@ -7,8 +7,10 @@ use std::process::ExitCode;
 use anyhow::Result;
 use serde::Serialize;
 use specgen::{
-    DEFAULT_CONTEXT_LEN, DEFAULT_NUM_DRAFT_TOKENS, DraftSource, OpenModel, Overrides, draft,
-    memory::{self, ModelMemory},
+    DEFAULT_CONTEXT_LEN, DEFAULT_NUM_DRAFT_TOKENS, DraftSource, OpenModel, Overrides,
+    device::DeviceSpec,
+    draft,
+    memory::{self, ModelMemory, Usage},
     model::config::{ArchConfig, RopeScaling},
     tokenizer::Tokenizer,
 };
@@ -121,6 +123,8 @@ struct Token {
 #[derive(Serialize)]
 struct MemoryPlan {
     context_len: usize,
+    /// How keys and values are kept.
+    kv_type: &'static str,
     target: Memory,
     draft: Option<DraftPlan>,
     total: u64,
@@ -169,7 +173,7 @@ impl Report {
             tensor_types,
             tokenizer: TokenizerReport::new(&target.tokenizer),
             chat_template: template,
-            memory: MemoryPlan::new(target, draft, args.context)?,
+            memory: MemoryPlan::new(target, draft, args)?,
             tensors: args.tensors.then_some(tensors),
         })
     }
@@ -245,21 +249,31 @@ impl TokenizerReport {
 
 impl MemoryPlan {
     /// As [`specgen::EngineBuilder`] plans it.
-    fn new(target: &OpenModel, draft: Option<&OpenModel>, context: Option<usize>) -> specgen::Result<Self> {
-        let context_len = context.unwrap_or(DEFAULT_CONTEXT_LEN.min(target.config.context_len));
-        let rows = DEFAULT_NUM_DRAFT_TOKENS + 1;
-        let target_memory = Memory::new(&target.memory(context_len, rows), context_len);
+    fn new(target: &OpenModel, draft: Option<&OpenModel>, args: &InspectArgs) -> specgen::Result<Self> {
+        let context_len = args.context.unwrap_or(DEFAULT_CONTEXT_LEN.min(target.config.context_len));
+        let kv_type = DeviceSpec::Cpu.kv_type(args.kv.kind)?;
+        let memory = |model: &OpenModel, context_len, rows| {
+            Memory::new(&model.memory(Usage { context_len, rows, kv_type }), context_len)
+        };
+        let target_memory = memory(target, context_len, DEFAULT_NUM_DRAFT_TOKENS + 1);
         let plan_draft = |draft: &OpenModel| -> specgen::Result<DraftPlan> {
             let context_len = context_len.min(draft.config.context_len);
             Ok(DraftPlan {
                 name: draft.name.clone(),
                 shared_vocab_size: draft::check_vocab(&target.tokenizer, &draft.tokenizer)?,
-                memory: Memory::new(&draft.memory(context_len, 1), context_len),
+                memory: memory(draft, context_len, 1),
             })
         };
         let draft = draft.map(plan_draft).transpose()?;
         let total = target_memory.total.saturating_add(draft.as_ref().map_or(0, |draft| draft.memory.total));
-        Ok(Self { context_len, target: target_memory, draft, total, available: memory::available() })
+        Ok(Self {
+            context_len,
+            kv_type: kv_type.name(),
+            target: target_memory,
+            draft,
+            total,
+            available: memory::available(),
+        })
     }
 }
 

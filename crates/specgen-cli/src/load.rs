@@ -38,6 +38,9 @@ impl ModelArgs {
         if let Some(context) = self.context {
             builder = builder.context_len(context);
         }
+        if let Some(kv_type) = self.kv.kind {
+            builder = builder.kv_type(kv_type);
+        }
         let engine = builder.build_with(progress)?;
         // What was asked for has been checked, but with nothing to draft nobody does.
         let draft = if self.num_draft_tokens == 0 { NO_DRAFT.into() } else { draft };

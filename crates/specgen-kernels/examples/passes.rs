@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use specgen_kernels::testing::{Rng, random};
 use specgen_kernels::{
-    Activations, Arena, AttentionShape, Format, KvStore, MatrixRef, Packed, RowKeys, Team, Weights,
+    Activations, Arena, AttentionShape, Format, KvStore, KvType, MatrixRef, Packed, RowKeys, Team, Weights,
     attention, available_isas, choose_isa, isa, matmul,
 };
 
@@ -127,7 +127,7 @@ fn hot() {
     }
     // A layer of qwen2.5-coder-1.5b over 1024 positions.
     let shape = AttentionShape { num_heads: 12, num_kv_heads: 2, head_dim: 128, scale: 0.09, softcap: None };
-    let mut kv = KvStore::new(&Arena::new(), 256);
+    let mut kv = KvStore::new(&Arena::new(), KvType::F32, 256);
     kv.write(0, &Rng::new(2).normals(1024 * 256), &Rng::new(3).normals(1024 * 256)).expect("memory");
     print!("attention over 1024 positions, us a row:");
     for m in [1, 4, 16] {

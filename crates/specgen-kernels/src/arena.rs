@@ -77,6 +77,10 @@ pub unsafe trait Plain: Copy + Send + Sync {}
 unsafe impl Plain for u8 {}
 // SAFETY: zero bits are 0.0.
 unsafe impl Plain for f32 {}
+// SAFETY: as above.
+unsafe impl Plain for half::f16 {}
+// SAFETY: as above.
+unsafe impl Plain for half::bf16 {}
 
 /// Some elements in an arena, which lives as long as they do.
 #[derive(Debug)]

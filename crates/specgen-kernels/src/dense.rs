@@ -4,7 +4,10 @@
 
 use std::ops::Range;
 
+use half::{bf16, f16};
+
 use crate::definition::LANES;
+use crate::element::Element;
 use crate::isa::{Isa, Level, dispatch};
 use crate::layout::TILE;
 use crate::matmul::Output;
@@ -32,48 +35,10 @@ pub(crate) unsafe fn multiply(
 ) {
     let rows = tiles.start * TILE..(tiles.end * TILE).min(part.rows());
     match part.format() {
-        Format::F32 => run::<F32>(level, part, rows, x, m, out, column),
-        Format::F16 => run::<F16>(level, part, rows, x, m, out, column),
-        Format::BF16 => run::<BF16>(level, part, rows, x, m, out, column),
+        Format::F32 => run::<f32>(level, part, rows, x, m, out, column),
+        Format::F16 => run::<f16>(level, part, rows, x, m, out, column),
+        Format::BF16 => run::<bf16>(level, part, rows, x, m, out, column),
         format => unreachable!("{format:?} is not dense"),
-    }
-}
-
-/// How an element is stored.
-trait Element {
-    const BYTES: usize;
-    /// 16 elements.
-    ///
-    /// # Safety
-    /// As [`Isa`]'s functions.
-    unsafe fn load<S: Isa>(from: *const u8) -> S::F;
-}
-
-struct F32;
-struct F16;
-struct BF16;
-
-impl Element for F32 {
-    const BYTES: usize = 4;
-    #[inline(always)]
-    unsafe fn load<S: Isa>(from: *const u8) -> S::F {
-        S::load_f(from.cast())
-    }
-}
-
-impl Element for F16 {
-    const BYTES: usize = 2;
-    #[inline(always)]
-    unsafe fn load<S: Isa>(from: *const u8) -> S::F {
-        S::load_f16(from)
-    }
-}
-
-impl Element for BF16 {
-    const BYTES: usize = 2;
-    #[inline(always)]
-    unsafe fn load<S: Isa>(from: *const u8) -> S::F {
-        S::load_bf16(from)
     }
 }
 
@@ -153,7 +118,7 @@ unsafe fn products<S: Isa, E: Element, const N: usize, const R: usize>(
             xs[r] = S::load_f(x.add(r * cols + k));
         }
         for n in 0..N {
-            let at = w.add(n * row_bytes + k * E::BYTES);
+            let at = w.add(n * row_bytes + k * size_of::<E>());
             S::prefetch(at.wrapping_add(N * row_bytes));
             let w = E::load::<S>(at);
             for r in 0..R {
@@ -172,8 +137,8 @@ unsafe fn products<S: Isa, E: Element, const N: usize, const R: usize>(
         }
         for n in 0..N {
             let mut padded = [0u8; 4 * LANES];
-            let bytes = (cols - whole) * E::BYTES;
-            let rest = std::slice::from_raw_parts(w.add(n * row_bytes + whole * E::BYTES), bytes);
+            let bytes = (cols - whole) * size_of::<E>();
+            let rest = std::slice::from_raw_parts(w.add(n * row_bytes + whole * size_of::<E>()), bytes);
             padded[..bytes].copy_from_slice(rest);
             let w = E::load::<S>(padded.as_ptr());
             for r in 0..R {

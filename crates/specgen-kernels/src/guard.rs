@@ -16,7 +16,9 @@ use crate::attention::attention_at;
 use crate::isa::Level;
 use crate::matmul::matmul_at;
 use crate::testing::{FORMATS, Rng, random};
-use crate::{Activations, Arena, AttentionShape, Format, KvStore, MatrixRef, Packed, RowKeys, Team, Weights};
+use crate::{
+    Activations, Arena, AttentionShape, Format, KvStore, KvType, MatrixRef, Packed, RowKeys, Team, Weights,
+};
 
 /// Which end of an allocation meets the forbidden page.
 #[derive(Clone, Copy, Debug)]
@@ -188,9 +190,13 @@ fn attention_touches_only_what_is_its_own() {
         let shape = AttentionShape { num_heads, num_kv_heads: kv_heads, head_dim, scale: 0.1, softcap: None };
         let slots = 512; // the store's last slots are seen, and its last values lie against the page
         let kv_dim = kv_heads * head_dim;
-        let mut kv = KvStore::new(&Arena::new(), kv_dim);
-        kv.write(0, &rng.normals(slots * kv_dim), &rng.normals(slots * kv_dim)).unwrap();
-        assert_eq!(kv.slots(), slots);
+        let (keys, values) = (rng.normals(slots * kv_dim), rng.normals(slots * kv_dim));
+        let stores = KvType::ALL.map(|kind| {
+            let mut kv = KvStore::new(&Arena::new(), kind, kv_dim);
+            kv.write(0, &keys, &values).unwrap();
+            assert_eq!(kv.slots(), slots);
+            kv
+        });
         let tail = [511, 3, 500, 510, 480, 511, 64, 63];
         for m in [1, 5, 9] {
             let rows: Vec<_> = (0..m)
@@ -203,7 +209,7 @@ fn attention_touches_only_what_is_its_own() {
                 .collect();
             let q = rng.normals(m * num_heads * head_dim);
             for level in Level::available() {
-                for side in [Side::First, Side::Last] {
+                for (kv, side) in stores.iter().flat_map(|kv| [(kv, Side::First), (kv, Side::Last)]) {
                     let out = beside(side, || {
                         let (kv, q) = (kv.moved(), copy(&q));
                         let mut out = vec![f32::NAN; q.len()];

@@ -14,6 +14,7 @@ mod blocks;
 mod definition;
 mod dense;
 mod dequantize;
+mod element;
 mod format;
 #[cfg(all(test, unix, not(miri)))]
 mod guard;
@@ -36,7 +37,7 @@ pub use attention::{AttentionShape, RowKeys, attention};
 pub use dequantize::dequantize;
 pub use format::Format;
 pub use isa::{available_isas, choose_isa, isa};
-pub use kv::KvStore;
+pub use kv::{KvStore, KvType};
 pub use matmul::{Weights, matmul};
 pub use matrix::MatrixRef;
 pub use packed::Packed;

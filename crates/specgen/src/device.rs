@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr, sync::Arc};
 
-use specgen_kernels::Team;
+use specgen_kernels::{KvType, Team};
 
 use crate::error::{Error, Result};
 
@@ -41,6 +41,29 @@ impl FromStr for DeviceSpec {
         }
     }
 }
+
+impl DeviceSpec {
+    /// How keys and values are kept on this device: as `asked`, else in f32.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where the device can't.
+    pub fn kv_type(self, asked: Option<KvType>) -> Result<KvType> {
+        let kept = asked.unwrap_or(match self {
+            Self::Cpu => DEFAULT_KV_TYPE,
+            _ => KvType::F32,
+        });
+        if kept == KvType::F32 || self == Self::Cpu {
+            return Ok(kept);
+        }
+        Err(Error::Unsupported(format!(
+            "keys and values in {kept} were asked for, but {self} runs on candle's attention, which keeps them in \
+             f32; ask for f32, or for the device cpu"
+        )))
+    }
+}
+
+/// Keys and values on the CPU unless the caller says otherwise.
+const DEFAULT_KV_TYPE: KvType = KvType::F16;
 
 impl fmt::Display for DeviceSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -161,6 +184,20 @@ fn open_metal() -> Result<candle_core::Device> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn candle_keeps_keys_and_values_in_f32() {
+        let kept = |device: DeviceSpec, asked| device.kv_type(asked).map_err(|error| error.to_string());
+        for kind in KvType::ALL {
+            assert_eq!(kept(DeviceSpec::Cpu, Some(kind)), Ok(kind));
+        }
+        for device in [DeviceSpec::Reference, DeviceSpec::Cuda(0), DeviceSpec::Metal] {
+            assert_eq!(kept(device, None), Ok(KvType::F32));
+            assert_eq!(kept(device, Some(KvType::F32)), Ok(KvType::F32));
+            let error = kept(device, Some(KvType::BF16)).expect_err("not there");
+            assert!(error.contains("bf16") && error.contains(&device.to_string()), "{error}");
+        }
+    }
 
     #[test]
     fn device_names_round_trip() {

@@ -2,12 +2,14 @@
 
 use std::{path::PathBuf, sync::Arc};
 
+use specgen_kernels::KvType;
+
 use crate::{
     chat::ChatTemplate,
     device::{Device, DeviceSpec},
     draft::{Drafter, ModelDrafter, NgramDrafter, NoDraft, check_vocab},
     error::{Error, Result},
-    memory,
+    memory::{self, Usage},
     model::{LoadOptions, Model, PROMPT_CHUNK, check_context, load},
     models::{ModelFiles, NoProgress, Progress, Store, StoreOptions},
     open::OpenModel,
@@ -96,6 +98,7 @@ impl Engine {
             device: DeviceSpec::default(),
             threads: 0,
             context_len: None,
+            kv_type: None,
             store: None,
             overrides: Overrides::default(),
         }
@@ -253,6 +256,7 @@ pub struct EngineBuilder {
     device: DeviceSpec,
     threads: usize,
     context_len: Option<usize>,
+    kv_type: Option<KvType>,
     store: Option<StoreOptions>,
     overrides: Overrides,
 }
@@ -293,6 +297,13 @@ impl EngineBuilder {
         self
     }
 
+    /// How keys and values are kept, the draft's too; by default in f16 on the CPU, in f32 elsewhere.
+    #[must_use]
+    pub fn kv_type(mut self, kv_type: KvType) -> Self {
+        self.kv_type = Some(kv_type);
+        self
+    }
+
     /// Where models by name live and come from; by default as the environment says.
     #[must_use]
     pub fn store(mut self, store: StoreOptions) -> Self {
@@ -311,7 +322,7 @@ impl EngineBuilder {
     ///
     /// # Errors
     /// Anything that keeps a model from being found, fetched, read or held in memory; a draft of another
-    /// vocabulary.
+    /// vocabulary; what the device can't do.
     pub fn build(self) -> Result<Engine> {
         self.build_with(&NoProgress)
     }
@@ -350,8 +361,13 @@ impl EngineBuilder {
         // A draft with a shorter context is fine: where it is full, drafting stops.
         let draft_context = |draft: &OpenModel| context_len.min(draft.config.context_len);
         let rows = self.num_draft_tokens.saturating_add(1);
-        let mut plan = vec![target.memory(context_len, rows)];
-        plan.extend(draft.iter().map(|(draft, _)| draft.memory(draft_context(draft), 1)));
+        let kv_type = self.device.kv_type(self.kv_type)?;
+        let mut plan = vec![target.memory(Usage { context_len, rows, kv_type })];
+        plan.extend(
+            draft.iter().map(|(draft, _)| {
+                draft.memory(Usage { context_len: draft_context(draft), rows: 1, kv_type })
+            }),
+        );
         // A GPU's memory is its own, and its driver refuses what does not fit.
         if matches!(self.device, DeviceSpec::Cpu | DeviceSpec::Reference) {
             memory::check(&plan)?;
@@ -359,7 +375,11 @@ impl EngineBuilder {
 
         let device = Device::open(self.device, self.threads)?;
         let load_model = |model: &OpenModel, context_len| {
-            let options = LoadOptions { device: device.clone(), context_len: Some(context_len) };
+            let options = LoadOptions {
+                device: device.clone(),
+                context_len: Some(context_len),
+                kv_type: Some(kv_type),
+            };
             load(&model.weights, model.config_for(context_len)?, &options)
         };
         let model = load_model(&target, context_len)?;

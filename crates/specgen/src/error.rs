@@ -55,8 +55,12 @@ pub enum Error {
         /// Tokens the context holds.
         max: usize,
     },
-    /// The model produced a logit that is not a number.
-    #[error("the logits of step {step} hold NaN at token {token}; the weights or the backend are broken")]
+    /// The model produced a logit that is not a number. Keys and values that f16 cannot hold end here too: they are
+    /// kept as NaN, which reaches the logits of exactly those texts that see them.
+    #[error(
+        "the logits of step {step} hold NaN at token {token}; the weights or the backend are broken, or keys or \
+         values are beyond the 65504 of f16 and want another type"
+    )]
     NanLogits {
         /// 0-based index of the output token being computed.
         step: usize,

@@ -54,6 +54,7 @@ pub use round::Rounds;
 pub use sampling::SamplingParams;
 pub use sequence::{FinishReason, Memory, Piece, Request, Sequence};
 pub use session::{Generation, Prompt, Session};
+pub use specgen_kernels::KvType;
 pub use stats::Stats;
 
 /// The README's Rust compiles.

@@ -1,6 +1,8 @@
 //! The memory plan: what a target and a draft will take, against what the machine has, before anything is
 //! loaded.
 
+use specgen_kernels::KvType;
+
 use crate::{
     error::{Error, Result},
     model::{PROMPT_CHUNK, config::ArchConfig},
@@ -19,13 +21,25 @@ pub struct ModelMemory {
     pub buffers: u64,
 }
 
+/// What a model is to be used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// Tokens of context.
+    pub context_len: usize,
+    /// Logits rows of a pass.
+    pub rows: usize,
+    /// How keys and values are kept.
+    pub kv_type: KvType,
+}
+
 impl ModelMemory {
-    /// A plan for `context_len` tokens of context and passes of `rows` logits rows, keys and values in f32.
-    pub fn new(name: &str, config: &ArchConfig, weights: u64, context_len: usize, rows: usize) -> Self {
+    /// A plan for a model whose weights take `weights` bytes.
+    pub fn new(name: &str, config: &ArchConfig, weights: u64, usage: Usage) -> Self {
+        let Usage { context_len, rows, kv_type } = usage;
         // Sizes come from files: no product may wrap into a small plan.
         let product = |factors: &[usize]| factors.iter().fold(1u64, |all, &f| all.saturating_mul(f as u64));
         let kv_bytes =
-            [2, config.num_kv_heads, config.head_dim, config.layers.len(), size_of::<f32>(), context_len];
+            [2, config.num_kv_heads, config.head_dim, config.layers.len(), kv_type.bytes(), context_len];
         // The residual stream and its norms, projections with their parts, gate and up with their product:
         // buffers come in powers of two, a half more on average.
         let row = [
@@ -125,7 +139,8 @@ mod tests {
             ropes: Vec::new(),
             layers: vec![LayerConfig { window: None, rope: None }; 100],
         };
-        let plan = ModelMemory::new("huge", &config, u64::MAX, usize::MAX, usize::MAX);
+        let usage = Usage { context_len: usize::MAX, rows: usize::MAX, kv_type: KvType::F16 };
+        let plan = ModelMemory::new("huge", &config, u64::MAX, usage);
         assert_eq!((plan.kv_cache, plan.buffers, plan.total()), (u64::MAX, u64::MAX, u64::MAX));
     }
 

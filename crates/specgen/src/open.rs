@@ -6,7 +6,7 @@ use crate::{
     chat::ChatTemplate,
     engine::Overrides,
     error::{Error, Result},
-    memory::ModelMemory,
+    memory::{ModelMemory, Usage},
     model::{config::ArchConfig, read_config},
     models::ModelFiles,
     tokenizer::Tokenizer,
@@ -65,8 +65,8 @@ impl OpenModel {
     }
 
     /// What it will take in memory.
-    pub fn memory(&self, context_len: usize, rows: usize) -> ModelMemory {
-        ModelMemory::new(&self.name, &self.config, self.weights.memory_bytes(), context_len, rows)
+    pub fn memory(&self, usage: Usage) -> ModelMemory {
+        ModelMemory::new(&self.name, &self.config, self.weights.memory_bytes(), usage)
     }
 }
 

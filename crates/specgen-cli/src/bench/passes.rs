@@ -9,7 +9,7 @@ use specgen::{
     OpenModel,
     bench::{CONTEXT, PassTime, VERIFY_ROWS, pass_times, read_time},
     device::{Device, DeviceSpec},
-    memory,
+    memory::{self, Usage},
     model::{LoadOptions, load_with_clocks},
 };
 
@@ -47,9 +47,11 @@ impl Report {
     fn measure(open: &OpenModel, args: &BenchArgs) -> Result<Self> {
         let device = Device::open(DeviceSpec::Cpu, args.threads)?;
         let rows = args.rows.iter().max().map_or(1, |&rows| rows as usize);
-        memory::check(&[open.memory(CONTEXT + rows, rows.min(VERIFY_ROWS))])?;
+        let kv_type = device.spec().kv_type(args.kv.kind)?;
+        let usage = Usage { context_len: CONTEXT + rows, rows: rows.min(VERIFY_ROWS), kv_type };
+        memory::check(&[open.memory(usage)])?;
         note(format_args!("{}: loading", open.name));
-        let options = LoadOptions { device: device.clone(), context_len: None };
+        let options = LoadOptions { device: device.clone(), context_len: None, kv_type: Some(kv_type) };
         let model = load_with_clocks(&open.weights, open.config.clone(), &options)?;
         let rows: Vec<usize> = args.rows.iter().map(|&rows| rows as usize).collect();
         let reps = args.reps();

@@ -87,6 +87,9 @@ fn contestants(target: &str, store: &Store, args: &BenchArgs) -> Result<Vec<Cont
     if let Some(context) = args.context {
         builder = builder.context_len(context);
     }
+    if let Some(kv_type) = args.kv.kind {
+        builder = builder.kv_type(kv_type);
+    }
     let loaded = builder.build_with(&*progress)?;
     let plain = Contestant { name: "none".into(), engine: loaded.with_drafter(Arc::new(NoDraft), 0) };
     let drafting = names.iter().map(|name| {

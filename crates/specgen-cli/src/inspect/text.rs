@@ -79,10 +79,11 @@ impl MemoryPlan {
         let mut line = |who: &str, m: &Memory| {
             writeln!(
                 out,
-                "  {who:<12}  {} weights + {} keys and values ({} a token) + {} buffers = {}",
+                "  {who:<12}  {} weights + {} keys and values ({} a token in {}) + {} buffers = {}",
                 bytes(m.weights),
                 bytes(m.kv_cache),
                 bytes(m.kv_cache_per_token),
+                self.kv_type,
                 bytes(m.buffers),
                 bytes(m.total)
             )

@@ -5,10 +5,10 @@
 use std::ops::Range;
 
 use super::AttentionShape;
-use crate::KvStore;
 use crate::definition::{LANES, add_lanes};
+use crate::element::Element;
 use crate::isa::{Isa, Level, dispatch};
-use crate::kv::BLOCK;
+use crate::kv::{BLOCK, Store};
 use crate::math::{exp, tanh};
 
 /// One row and one block: the query heads that share a key head.
@@ -33,27 +33,121 @@ impl Block {
     }
 
     /// Fills in the results for the query heads in `q` (`[group, head_dim]`) and the keys of one block.
-    pub(super) fn compute(&mut self, level: Level, shape: &AttentionShape, q: &[f32], keys: &Keys<'_>) {
+    pub(super) fn compute<E: Element>(
+        &mut self,
+        level: Level,
+        shape: &AttentionShape,
+        q: &[f32],
+        keys: &Keys<'_, E>,
+    ) {
         let block = self;
-        dispatch!(level, |S| fn(block: &mut Block, shape: &AttentionShape, q: &[f32], keys: &Keys<'_>) {
-            scores::<S>(shape, q, keys, block);
+        dispatch!(level, |S, E: Element| fn(
+            block: &mut Block, shape: &AttentionShape, q: &[f32], keys: &Keys<'_, E>,
+        ) {
+            scores::<S, E>(shape, q, keys, block);
             weights(shape, block);
-            values::<S>(shape, keys, block);
+            values::<S, E>(shape, keys, block);
         });
     }
 }
 
 /// The keys of one head that a row sees in one block of positions, in order of position.
-pub(super) struct Keys<'a> {
-    pub(super) kv: &'a KvStore,
+pub(super) struct Keys<'a, E> {
+    pub(super) kv: &'a Store<E>,
     pub(super) kv_head: usize,
     /// Slots that equal their positions.
     pub(super) prefix: Range<usize>,
+    /// Those of `prefix` are among these.
+    pub(super) wide: Wide<'a>,
     /// The slots at the positions after those.
     pub(super) tail: &'a [u32],
 }
 
-impl Keys<'_> {
+/// Keys and values of one head in one block of slots, in f32.
+#[derive(Clone, Copy)]
+pub(super) struct Wide<'a> {
+    /// `[head_dim, 64]`.
+    keys: &'a [[f32; BLOCK]],
+    /// Rows from the block's first slot on, each `stride` after the one before.
+    values: &'a [f32],
+    stride: usize,
+}
+
+/// Room for the keys and values of one head in one block, on cache lines.
+#[derive(Default)]
+pub(super) struct Room(Vec<Line>);
+
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line([f32; LANES]);
+
+impl Room {
+    /// The `slots` of one block, widened for all rows that see them: a load that widened for each query head
+    /// and row would do so many times over. What is f32 already is taken where it lies.
+    pub(super) fn widen<'a, E: Element>(
+        &'a mut self,
+        level: Level,
+        shape: &AttentionShape,
+        kv: &'a Store<E>,
+        kv_head: usize,
+        slots: Range<usize>,
+    ) -> Wide<'a> {
+        let (dim, head_dim) = (kv.kv_dim(), shape.head_dim);
+        if slots.is_empty() {
+            return Wide { keys: &[], values: &[], stride: dim };
+        }
+        let b = slots.start / BLOCK;
+        let keys = kv.keys(b, kv_head * head_dim)[..head_dim].as_flattened();
+        let values = &kv.values(b)[kv_head * head_dim..];
+        if let (Some(keys), Some(values)) = (E::as_f32(keys), E::as_f32(values)) {
+            return Wide { keys: keys.as_chunks().0, values, stride: dim };
+        }
+        let lines = head_dim * BLOCK / LANES;
+        if self.0.len() < 2 * lines {
+            self.0.resize(2 * lines, Line([0.0; LANES]));
+        }
+        let (wide_keys, wide_values) = self.0[..2 * lines].split_at_mut(lines);
+        let (wide_keys, wide_values) = (floats(wide_keys), floats(wide_values));
+        let (first, end) = (slots.start % BLOCK, slots.end - b * BLOCK);
+        let lanes = first / LANES * LANES..end.next_multiple_of(LANES);
+        widen(level, &keys[lanes.start..], BLOCK, &mut wide_keys[lanes.start..], BLOCK, lanes.len());
+        let to = &mut wide_values[first * head_dim..end * head_dim];
+        widen(level, &values[first * dim..], dim, to, head_dim, head_dim);
+        Wide { keys: wide_keys.as_chunks().0, values: wide_values, stride: head_dim }
+    }
+}
+
+fn floats(lines: &mut [Line]) -> &mut [f32] {
+    // SAFETY: a line is its sixteen floats and nothing else.
+    unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), lines.len() * LANES) }
+}
+
+/// Widens the first `len` elements of rows that lie `from_stride` and `to_stride` apart.
+fn widen<E: Element>(
+    level: Level,
+    from: &[E],
+    from_stride: usize,
+    to: &mut [f32],
+    to_stride: usize,
+    len: usize,
+) {
+    dispatch!(level, |S, E: Element| fn(
+        from: &[E], from_stride: usize, to: &mut [f32], to_stride: usize, len: usize,
+    ) {
+        for (from, to) in from.chunks(from_stride).zip(to.chunks_mut(to_stride)) {
+            let (from, from_rest) = from[..len].as_chunks::<LANES>();
+            let (to, to_rest) = to[..len].as_chunks_mut::<LANES>();
+            for (from, to) in from.iter().zip(to) {
+                S::store_f(to.as_mut_ptr(), E::load::<S>(from.as_ptr().cast()));
+            }
+            for (from, to) in from_rest.iter().zip(to_rest) {
+                *to = from.widen();
+            }
+        }
+    });
+}
+
+impl<E> Keys<'_, E> {
     /// The place of the first key in the block.
     fn first(&self) -> usize {
         self.prefix.start % BLOCK
@@ -71,39 +165,43 @@ const fn heads<S: Isa>() -> usize {
 
 /// `q k` of all heads and keys into `block.p`, minus infinity where there is no key.
 #[inline(always)]
-unsafe fn scores<S: Isa>(shape: &AttentionShape, q: &[f32], keys: &Keys<'_>, block: &mut Block) {
+unsafe fn scores<S: Isa, E: Element>(
+    shape: &AttentionShape,
+    q: &[f32],
+    keys: &Keys<'_, E>,
+    block: &mut Block,
+) {
     for (p, q) in block.p.chunks_mut(heads::<S>()).zip(q.chunks(heads::<S>() * shape.head_dim)) {
         match p.len() {
-            6 if S::ROWS >= 8 => some_scores::<S, 6>(shape.head_dim, q, keys, p),
-            5 if S::ROWS >= 8 => some_scores::<S, 5>(shape.head_dim, q, keys, p),
-            4 if S::ROWS >= 8 => some_scores::<S, 4>(shape.head_dim, q, keys, p),
-            3 if S::ROWS >= 8 => some_scores::<S, 3>(shape.head_dim, q, keys, p),
-            2 => some_scores::<S, 2>(shape.head_dim, q, keys, p),
-            _ => some_scores::<S, 1>(shape.head_dim, q, keys, p),
+            6 if S::ROWS >= 8 => some_scores::<S, E, 6>(shape.head_dim, q, keys, p),
+            5 if S::ROWS >= 8 => some_scores::<S, E, 5>(shape.head_dim, q, keys, p),
+            4 if S::ROWS >= 8 => some_scores::<S, E, 4>(shape.head_dim, q, keys, p),
+            3 if S::ROWS >= 8 => some_scores::<S, E, 3>(shape.head_dim, q, keys, p),
+            2 => some_scores::<S, E, 2>(shape.head_dim, q, keys, p),
+            _ => some_scores::<S, E, 1>(shape.head_dim, q, keys, p),
         }
     }
 }
 
 /// The scores of `H` heads.
 #[inline(always)]
-unsafe fn some_scores<S: Isa, const H: usize>(
+unsafe fn some_scores<S: Isa, E: Element, const H: usize>(
     head_dim: usize,
     q: &[f32],
-    keys: &Keys<'_>,
+    keys: &Keys<'_, E>,
     p: &mut [[f32; BLOCK]],
 ) {
-    let of_slots = |b: usize| &keys.kv.keys(b, keys.kv_head * head_dim)[..head_dim];
     let first = keys.first();
     let end = first + keys.prefix.len();
     if first == 0 && end == BLOCK {
-        let scores = products::<S, H, 4>(q, of_slots(keys.prefix.start / BLOCK), 0);
+        let scores = products::<S, f32, H, 4>(q, keys.wide.keys, 0);
         for h in 0..H {
             (0..4).for_each(|n| S::store_f(p[h][LANES * n..].as_mut_ptr(), scores[h][n]));
         }
         return;
     }
     for lanes in first / LANES..end.div_ceil(LANES) {
-        let scores = products::<S, H, 1>(q, of_slots(keys.prefix.start / BLOCK), LANES * lanes);
+        let scores = products::<S, f32, H, 1>(q, keys.wide.keys, LANES * lanes);
         for h in 0..H {
             S::store_f(p[h][LANES * lanes..].as_mut_ptr(), scores[h][0]);
         }
@@ -118,7 +216,8 @@ unsafe fn some_scores<S: Isa, const H: usize>(
         let slot = slot as usize;
         if have != Some(slot / LANES) {
             have = Some(slot / LANES);
-            let new = products::<S, H, 1>(q, of_slots(slot / BLOCK), slot % BLOCK / LANES * LANES);
+            let of_block = &keys.kv.keys(slot / BLOCK, keys.kv_head * head_dim)[..head_dim];
+            let new = products::<S, E, H, 1>(q, of_block, slot % BLOCK / LANES * LANES);
             (0..H).for_each(|h| S::store_f(scores[h].as_mut_ptr(), new[h][0]));
         }
         for h in 0..H {
@@ -130,9 +229,9 @@ unsafe fn some_scores<S: Isa, const H: usize>(
 /// Products of `H` query heads with `16 N` keys from `lane` of a block on: one chain over the elements,
 /// ascending, for every pair.
 #[inline(always)]
-unsafe fn products<S: Isa, const H: usize, const N: usize>(
+unsafe fn products<S: Isa, E: Element, const H: usize, const N: usize>(
     q: &[f32],
-    keys: &[[f32; BLOCK]],
+    keys: &[[E; BLOCK]],
     lane: usize,
 ) -> [[S::F; N]; H] {
     let head_dim = keys.len();
@@ -141,7 +240,7 @@ unsafe fn products<S: Isa, const H: usize, const N: usize>(
     for (d, keys) in keys.iter().enumerate() {
         let mut k = [S::splat_f(0.0); N];
         for n in 0..N {
-            k[n] = S::load_f(keys.as_ptr().add(lane + LANES * n));
+            k[n] = E::load::<S>(keys.as_ptr().add(lane + LANES * n).cast());
         }
         for h in 0..H {
             let q = S::splat_f(*q.as_ptr().add(h * head_dim + d));
@@ -187,88 +286,105 @@ fn weights(shape: &AttentionShape, block: &mut Block) {
 
 /// `p v` of all heads into `block.acc`.
 #[inline(always)]
-unsafe fn values<S: Isa>(shape: &AttentionShape, keys: &Keys<'_>, block: &mut Block) {
+unsafe fn values<S: Isa, E: Element>(shape: &AttentionShape, keys: &Keys<'_, E>, block: &mut Block) {
     let head_dim = shape.head_dim;
-    let mut rows = [[].as_slice(); BLOCK];
-    let slots = keys.prefix.clone().chain(keys.tail.iter().map(|&slot| slot as usize));
-    let mut count = 0;
-    for (row, slot) in rows.iter_mut().zip(slots) {
-        *row = &keys.kv.value(slot)[keys.kv_head * head_dim..][..head_dim];
-        count += 1;
+    let mut prefix = [[].as_slice(); BLOCK];
+    let mut tail = [[].as_slice(); BLOCK];
+    for (row, slot) in prefix.iter_mut().zip(keys.prefix.clone()) {
+        *row = &keys.wide.values[slot % BLOCK * keys.wide.stride..][..head_dim];
     }
-    let v = Values { rows: &rows[..count], first: keys.first() };
+    for (row, &slot) in tail.iter_mut().zip(keys.tail) {
+        *row = &keys.kv.value(slot as usize)[keys.kv_head * head_dim..][..head_dim];
+    }
+    let (prefix, tail) = (&prefix[..keys.prefix.len()], &tail[..keys.tail.len()]);
+    let v = Values { prefix, tail, first: keys.first() };
     for (p, acc) in block.p.chunks(heads::<S>()).zip(block.acc.chunks_mut(heads::<S>() * head_dim)) {
         match p.len() {
-            6 if S::ROWS >= 8 => some_values::<S, 6>(head_dim, &v, p, acc),
-            5 if S::ROWS >= 8 => some_values::<S, 5>(head_dim, &v, p, acc),
-            4 if S::ROWS >= 8 => some_values::<S, 4>(head_dim, &v, p, acc),
-            3 if S::ROWS >= 8 => some_values::<S, 3>(head_dim, &v, p, acc),
-            2 => some_values::<S, 2>(head_dim, &v, p, acc),
-            _ => some_values::<S, 1>(head_dim, &v, p, acc),
+            6 if S::ROWS >= 8 => some_values::<S, E, 6>(head_dim, &v, p, acc),
+            5 if S::ROWS >= 8 => some_values::<S, E, 5>(head_dim, &v, p, acc),
+            4 if S::ROWS >= 8 => some_values::<S, E, 4>(head_dim, &v, p, acc),
+            3 if S::ROWS >= 8 => some_values::<S, E, 3>(head_dim, &v, p, acc),
+            2 => some_values::<S, E, 2>(head_dim, &v, p, acc),
+            _ => some_values::<S, E, 1>(head_dim, &v, p, acc),
         }
     }
 }
 
-/// The values a block's weights belong to.
-struct Values<'a> {
-    /// `[head_dim]` each.
-    rows: &'a [&'a [f32]],
+/// The values a block's weights belong to, `[head_dim]` each.
+struct Values<'a, E> {
+    prefix: &'a [&'a [f32]],
+    /// Those after them.
+    tail: &'a [&'a [E]],
     /// The place of the first in the block.
     first: usize,
 }
 
 /// `H` heads: one chain over the keys, ascending, for every element.
 #[inline(always)]
-unsafe fn some_values<S: Isa, const H: usize>(
+unsafe fn some_values<S: Isa, E: Element, const H: usize>(
     head_dim: usize,
-    v: &Values<'_>,
+    v: &Values<'_, E>,
     p: &[[f32; BLOCK]],
     acc: &mut [f32],
 ) {
     let mut c = 0;
     while c + 4 * LANES <= head_dim {
-        columns::<S, H, 4>(head_dim, c, v, p, acc);
+        columns::<S, E, H, 4>(head_dim, c, v, p, acc);
         c += 4 * LANES;
     }
     while c + LANES <= head_dim {
-        columns::<S, H, 1>(head_dim, c, v, p, acc);
+        columns::<S, E, H, 1>(head_dim, c, v, p, acc);
         c += LANES;
     }
     for c in c..head_dim {
         for h in 0..H {
-            let places = p[h][v.first..].iter().zip(v.rows);
-            acc[h * head_dim + c] = places.fold(0.0f32, |sum, (p, row)| p.mul_add(row[c], sum));
+            let values = v.prefix.iter().map(|row| row[c]).chain(v.tail.iter().map(|row| row[c].widen()));
+            let places = p[h][v.first..].iter().zip(values);
+            acc[h * head_dim + c] = places.fold(0.0f32, |sum, (p, value)| p.mul_add(value, sum));
         }
     }
 }
 
 /// `16 N` elements from `c` on.
 #[inline(always)]
-unsafe fn columns<S: Isa, const H: usize, const N: usize>(
+unsafe fn columns<S: Isa, E: Element, const H: usize, const N: usize>(
     head_dim: usize,
     c: usize,
-    v: &Values<'_>,
+    v: &Values<'_, E>,
     p: &[[f32; BLOCK]],
     acc: &mut [f32],
 ) {
     let mut sums = [[S::splat_f(0.0); N]; H];
-    for (j, row) in v.rows.iter().enumerate() {
-        let value = row.as_ptr().add(c);
-        let mut vs = [S::splat_f(0.0); N];
-        for n in 0..N {
-            vs[n] = S::load_f(value.add(n * LANES));
-        }
-        for h in 0..H {
-            let p = S::splat_f(*p.as_ptr().cast::<f32>().add(h * BLOCK + v.first + j));
-            for n in 0..N {
-                sums[h][n] = S::fma(p, vs[n], sums[h][n]);
-            }
-        }
-    }
+    add_rows::<S, f32, H, N>(&mut sums, v.prefix, c, p, v.first);
+    add_rows::<S, E, H, N>(&mut sums, v.tail, c, p, v.first + v.prefix.len());
     for h in 0..H {
         let to = &mut acc[h * head_dim + c..][..N * LANES];
         for n in 0..N {
             S::store_f(to.as_mut_ptr().add(n * LANES), sums[h][n]);
+        }
+    }
+}
+
+/// Adds to those elements the products with `rows`, whose places begin at `first`.
+#[inline(always)]
+unsafe fn add_rows<S: Isa, E: Element, const H: usize, const N: usize>(
+    sums: &mut [[S::F; N]; H],
+    rows: &[&[E]],
+    c: usize,
+    p: &[[f32; BLOCK]],
+    first: usize,
+) {
+    for (j, row) in rows.iter().enumerate() {
+        let value = row.as_ptr().add(c);
+        let mut vs = [S::splat_f(0.0); N];
+        for n in 0..N {
+            vs[n] = E::load::<S>(value.add(n * LANES).cast());
+        }
+        for h in 0..H {
+            let p = S::splat_f(*p.as_ptr().cast::<f32>().add(h * BLOCK + first + j));
+            for n in 0..N {
+                sums[h][n] = S::fma(p, vs[n], sums[h][n]);
+            }
         }
     }
 }

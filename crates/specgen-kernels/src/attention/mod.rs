@@ -9,9 +9,10 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-use self::block::{Block, Keys};
+use self::block::{Block, Keys, Room, Wide};
+use crate::element::Element;
 use crate::isa::{Level, dispatch};
-use crate::kv::BLOCK;
+use crate::kv::{BLOCK, Store, typed};
 use crate::math::exp;
 use crate::{KvStore, Team};
 
@@ -112,24 +113,8 @@ pub(crate) fn attention_at(
         assert!(row.prefix.is_empty() || row.prefix.end <= slots, "slots {:?} of {slots}", row.prefix);
         assert!(row.tail.iter().all(|&slot| (slot as usize) < slots), "tail slots beyond {slots}");
     }
-    let call = Call { level, shape, q, kv, rows, out: Cells { data: out.as_mut_ptr(), width: head_dim } };
-    let start = rows.iter().map(RowKeys::start).min().unwrap_or(0) / BLOCK;
-    let end = rows.iter().map(RowKeys::end).max().unwrap_or(0).div_ceil(BLOCK);
-    let blocks = end.saturating_sub(start);
-    let chunks = m.div_ceil(ROWS);
-    let partial_len = m * num_heads * blocks * (head_dim + 2);
-    if blocks > 1 && num_kv_heads * chunks < 4 * team.threads() && partial_len <= MAX_PARTIAL {
-        call.by_block(team, start..end);
-    } else {
-        team.run(|worker, workers| {
-            let mut scratch = Scratch::new(shape);
-            let items = num_kv_heads * chunks;
-            for item in items * worker / workers..items * (worker + 1) / workers {
-                let first = item % chunks * ROWS;
-                call.by_rows(item / chunks, first..(first + ROWS).min(m), &mut scratch);
-            }
-        });
-    }
+    let out = Cells { data: out.as_mut_ptr(), width: head_dim };
+    typed!(&kv.0, kv => Call { level, shape, q, kv, rows, out }.run(team));
 }
 
 /// Query rows that go through the blocks together, so that a block is read from memory once for them.
@@ -139,16 +124,38 @@ const ROWS: usize = 8;
 const MAX_PARTIAL: usize = 1 << 21;
 
 /// One call of [`attention`].
-struct Call<'a> {
+struct Call<'a, E> {
     level: Level,
     shape: &'a AttentionShape,
     q: &'a [f32],
-    kv: &'a KvStore,
+    kv: &'a Store<E>,
     rows: &'a [RowKeys<'a>],
     out: Cells,
 }
 
-impl Call<'_> {
+impl<E: Element> Call<'_, E> {
+    fn run(&self, team: &Team) {
+        let &AttentionShape { num_heads, num_kv_heads, head_dim, .. } = self.shape;
+        let (rows, m) = (self.rows, self.rows.len());
+        let start = rows.iter().map(RowKeys::start).min().unwrap_or(0) / BLOCK;
+        let end = rows.iter().map(RowKeys::end).max().unwrap_or(0).div_ceil(BLOCK);
+        let blocks = end.saturating_sub(start);
+        let chunks = m.div_ceil(ROWS);
+        let partial_len = m * num_heads * blocks * (head_dim + 2);
+        if blocks > 1 && num_kv_heads * chunks < 4 * team.threads() && partial_len <= MAX_PARTIAL {
+            self.by_block(team, start..end);
+        } else {
+            team.run(|worker, workers| {
+                let mut scratch = Scratch::new(self.shape);
+                let items = num_kv_heads * chunks;
+                for item in items * worker / workers..items * (worker + 1) / workers {
+                    let first = item % chunks * ROWS;
+                    self.by_rows(item / chunks, first..(first + ROWS).min(m), &mut scratch);
+                }
+            });
+        }
+    }
+
     /// Query heads of a key head.
     fn group(&self) -> usize {
         self.shape.num_heads / self.shape.num_kv_heads
@@ -160,12 +167,13 @@ impl Call<'_> {
         let keys = &self.rows[rows.clone()];
         let start = keys.iter().map(RowKeys::start).min().unwrap_or(0) / BLOCK;
         let end = keys.iter().map(RowKeys::end).max().unwrap_or(0).div_ceil(BLOCK);
-        let Scratch { block, states, sums } = scratch;
+        let Scratch { block, room, states, sums } = scratch;
         states.fill(0.0);
         sums.fill((f32::NEG_INFINITY, 0.0));
         for b in start..end {
+            let wide = self.widen(kv_head, rows.clone(), b, room);
             for (i, row) in rows.clone().enumerate() {
-                if self.block(kv_head, row, b, block) {
+                if self.block(kv_head, row, b, wide, block) {
                     let first = b == self.rows[row].blocks().start;
                     for h in 0..group {
                         let part = Part {
@@ -209,16 +217,17 @@ impl Call<'_> {
                 let items = self.shape.num_kv_heads * blocks;
                 for item in items * worker / workers..items * (worker + 1) / workers {
                     let (kv_head, b) = (item / blocks, item % blocks);
+                    let Scratch { block, room, .. } = &mut scratch;
+                    let wide = self.widen(kv_head, 0..m, range.start + b, room);
                     for row in 0..m {
-                        if self.block(kv_head, row, range.start + b, &mut scratch.block) {
+                        if self.block(kv_head, row, range.start + b, wide, block) {
                             for h in 0..group {
                                 // SAFETY: the cell exists, and this item alone has this block and head.
                                 let cell =
                                     unsafe { cells.get((row * heads + kv_head * group + h) * blocks + b) };
-                                cell[..head_dim]
-                                    .copy_from_slice(&scratch.block.acc[h * head_dim..][..head_dim]);
-                                cell[head_dim] = scratch.block.max[h];
-                                cell[head_dim + 1] = scratch.block.sum[h];
+                                cell[..head_dim].copy_from_slice(&block.acc[h * head_dim..][..head_dim]);
+                                cell[head_dim] = block.max[h];
+                                cell[head_dim + 1] = block.sum[h];
                             }
                         }
                     }
@@ -244,8 +253,19 @@ impl Call<'_> {
         });
     }
 
+    /// What `rows` see of block `b` in slots that equal their positions, in f32.
+    fn widen<'a>(&'a self, kv_head: usize, rows: Range<usize>, b: usize, room: &'a mut Room) -> Wide<'a> {
+        let seen = self.rows[rows].iter().map(|row| {
+            let start = row.prefix.start.max(b * BLOCK);
+            start..row.prefix.end.min((b + 1) * BLOCK)
+        });
+        let seen = seen.filter(|slots| !slots.is_empty());
+        let slots = seen.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)).unwrap_or_default();
+        room.widen(self.level, self.shape, self.kv, kv_head, slots)
+    }
+
     /// Row `row` with block `b`: all query heads of `kv_head`. False where the row sees nothing there.
-    fn block(&self, kv_head: usize, row: usize, b: usize, block: &mut Block) -> bool {
+    fn block(&self, kv_head: usize, row: usize, b: usize, wide: Wide<'_>, block: &mut Block) -> bool {
         let keys = &self.rows[row];
         let (first, end) = (keys.start().max(b * BLOCK), keys.end().min((b + 1) * BLOCK));
         if first >= end {
@@ -254,7 +274,7 @@ impl Call<'_> {
         let (group, head_dim) = (self.group(), self.shape.head_dim);
         let q = &self.q[(row * self.shape.num_heads + kv_head * group) * head_dim..][..group * head_dim];
         let (prefix, tail) = keys.slots(first, end);
-        block.compute(self.level, self.shape, q, &Keys { kv: self.kv, kv_head, prefix, tail });
+        block.compute(self.level, self.shape, q, &Keys { kv: self.kv, kv_head, prefix, wide, tail });
         true
     }
 }
@@ -267,6 +287,7 @@ thread_local! {
 /// What a worker needs to hold.
 struct Scratch {
     block: Block,
+    room: Room,
     /// Running values, `[ROWS, group, head_dim]`.
     states: Vec<f32>,
     /// Running maximums and sums, `[ROWS, group]`.
@@ -278,6 +299,7 @@ impl Scratch {
         let group = shape.num_heads / shape.num_kv_heads;
         Self {
             block: Block::new(shape),
+            room: Room::default(),
             states: vec![0.0; ROWS * group * shape.head_dim],
             sums: vec![(0.0, 0.0); ROWS * group],
         }

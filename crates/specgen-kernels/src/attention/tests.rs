@@ -1,12 +1,14 @@
 //! Attention against the textbook, and against itself under every schedule and instruction set.
 #![allow(clippy::unwrap_used)]
 use super::*;
-use crate::Arena;
 use crate::testing::Rng;
+use crate::{Arena, KvType};
+use half::{bf16, f16};
 use proptest::prelude::*;
 
 struct Case {
     shape: AttentionShape,
+    kind: KvType,
     q: Vec<f32>,
     k: Vec<f32>,
     v: Vec<f32>,
@@ -24,6 +26,7 @@ fn case(rng: &mut Rng, m: usize, slots: usize, kv_heads: usize, group: usize, he
     let q = rng.normals(m * num_heads * head_dim).iter().map(|x| x * 3.0).collect();
     Case {
         shape,
+        kind: KvType::F32,
         q,
         k: rng.normals(slots * kv_heads * head_dim),
         v: rng.normals(slots * kv_heads * head_dim),
@@ -32,9 +35,27 @@ fn case(rng: &mut Rng, m: usize, slots: usize, kv_heads: usize, group: usize, he
 
 impl Case {
     fn kv(&self) -> KvStore {
-        let mut kv = KvStore::new(&Arena::new(), self.shape.num_kv_heads * self.shape.head_dim);
+        let kv_dim = self.shape.num_kv_heads * self.shape.head_dim;
+        let mut kv = KvStore::new(&Arena::new(), self.kind, kv_dim);
         kv.write(0, &self.k, &self.v).unwrap();
         kv
+    }
+
+    /// With keys and values kept as `kind`.
+    fn kept(mut self, kind: KvType) -> Self {
+        self.kind = kind;
+        self
+    }
+
+    /// In f32, with the keys and values that are kept, rounded by plain code.
+    fn rounded(&self) -> Self {
+        let round = |x: &f32| match self.kind {
+            KvType::F32 => *x,
+            KvType::F16 => f16::from_f32_const(*x).to_f32_const(),
+            KvType::BF16 => bf16::from_f32_const(*x).to_f32_const(),
+        };
+        let (k, v) = (self.k.iter().map(round).collect(), self.v.iter().map(round).collect());
+        Self { kind: KvType::F32, q: self.q.clone(), k, v, ..*self }
     }
 
     fn run(&self, level: Level, threads: usize, rows: &[RowKeys<'_>]) -> Vec<u32> {
@@ -84,6 +105,10 @@ fn chain(from: usize, m: usize, window: usize) -> Vec<RowKeys<'static>> {
     (from + 1..=from + m).map(|end| RowKeys { prefix: end.saturating_sub(window)..end, tail: &[] }).collect()
 }
 
+fn kind() -> impl Strategy<Value = KvType> {
+    proptest::sample::select(&KvType::ALL)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
@@ -91,13 +116,15 @@ proptest! {
     fn equals_the_textbook_and_itself(
         from in 0usize..400, m in 1usize..=19, window in prop_oneof![1usize..150, Just(1000)],
         kv_heads in 1usize..=2, group in 1usize..=6, head_dim in prop_oneof![Just(8), Just(24), Just(64), Just(80), Just(128)],
-        threads in 1usize..=4, seed: u64,
+        threads in 1usize..=4, kind in kind(), seed: u64,
     ) {
         let mut rng = Rng::new(seed);
-        let case = case(&mut rng, m, from + m, kv_heads, group, head_dim);
+        let case = case(&mut rng, m, from + m, kv_heads, group, head_dim).kept(kind);
         let rows = chain(from, m, window);
         let got = case.run(Level::get(), threads, &rows);
-        for (got, want) in got.iter().zip(case.naive(&rows)) {
+        let rounded = case.rounded();
+        prop_assert_eq!(&rounded.run(Level::Portable, 1, &rows), &got, "f32 of what is kept");
+        for (got, want) in got.iter().zip(rounded.naive(&rows)) {
             let got = f64::from(f32::from_bits(*got));
             prop_assert!((got - want).abs() < 2e-5, "{} for {}", got, want);
         }
@@ -115,11 +142,12 @@ proptest! {
     #[test]
     #[cfg_attr(miri, ignore = "slow")]
     fn a_tail_equals_a_chain(
-        prefix in 0usize..200, tail in 1usize..80, start in 0usize..200, group in 1usize..=3, seed: u64,
+        prefix in 0usize..200, tail in 1usize..80, start in 0usize..200, group in 1usize..=3,
+        head_dim in prop_oneof![Just(40), Just(64)], kind in kind(), seed: u64,
     ) {
         let mut rng = Rng::new(seed);
-        let (head_dim, slots, start) = (40, prefix + 2 * tail, start.min(prefix));
-        let mut case = case(&mut rng, 1, slots, 1, group, head_dim);
+        let (slots, start) = (prefix + 2 * tail, start.min(prefix));
+        let mut case = case(&mut rng, 1, slots, 1, group, head_dim).kept(kind);
         let chain = case.run(Level::get(), 2, &[RowKeys { prefix: start..prefix + tail, tail: &[] }]);
         // The same keys at the same positions, in other slots; what they leave is made useless.
         let places: Vec<u32> = (0..tail).map(|i| (slots - 1 - i) as u32).collect();
@@ -131,44 +159,70 @@ proptest! {
                     .copy_from_slice(&old[(prefix + i) * head_dim..][..head_dim]);
             }
         }
-        let tree = case.run(Level::get(), 2, &[RowKeys { prefix: start..prefix, tail: &places }]);
-        prop_assert_eq!(chain, tree);
+        for level in Level::available() {
+            let tree = case.run(level, 2, &[RowKeys { prefix: start..prefix, tail: &places }]);
+            prop_assert_eq!(&chain, &tree, "{:?}", level);
+        }
     }
 }
 
 #[test]
 fn long_contexts_take_the_same_bits_on_both_schedules() {
-    let mut rng = Rng::new(11);
     let (slots, head_dim) = if cfg!(miri) { (70, 5) } else { (1500, 32) };
-    let case = case(&mut rng, 3, slots, 2, 3, head_dim);
-    let rows = chain(slots - 10, 3, 10_000);
-    let by_block = case.run(Level::get(), 3, &rows);
-    let mut out = vec![0.0; case.q.len()];
-    let call = Call {
-        level: Level::get(),
-        shape: &case.shape,
-        q: &case.q,
-        kv: &case.kv(),
-        rows: &rows,
-        out: Cells { data: out.as_mut_ptr(), width: head_dim },
-    };
-    let mut scratch = Scratch::new(&case.shape);
-    call.by_rows(0, 0..3, &mut scratch);
-    call.by_rows(1, 0..3, &mut scratch);
-    assert_eq!(out.iter().map(|x| x.to_bits()).collect::<Vec<_>>(), by_block);
+    for kind in KvType::ALL {
+        let case = case(&mut Rng::new(11), 3, slots, 2, 3, head_dim).kept(kind);
+        let rows = chain(slots - 10, 3, 10_000);
+        let by_block = case.run(Level::get(), 3, &rows);
+        let mut out = vec![0.0; case.q.len()];
+        let (shape, q) = (&case.shape, &case.q);
+        let cells = Cells { data: out.as_mut_ptr(), width: head_dim };
+        typed!(&case.kv().0, kv => {
+            let call = Call { level: Level::get(), shape, q, kv, rows: &rows, out: cells };
+            let mut scratch = Scratch::new(shape);
+            call.by_rows(0, 0..3, &mut scratch);
+            call.by_rows(1, 0..3, &mut scratch);
+        });
+        assert_eq!(out.iter().map(|x| x.to_bits()).collect::<Vec<_>>(), by_block, "{kind}");
+    }
 }
 
 #[test]
 fn workers_share_rows_and_heads_of_one_block() {
-    let case = case(&mut Rng::new(2), 9, 40, 2, 2, 20);
-    let mut rows = chain(20, 9, 30);
-    rows[4].tail = &[39, 15, 32];
-    let one = case.run(Level::Portable, 1, &rows);
-    for (got, want) in one.iter().zip(case.naive(&rows)) {
-        assert!((f64::from(f32::from_bits(*got)) - want).abs() < 2e-5, "{got} for {want}");
+    for kind in KvType::ALL {
+        let case = case(&mut Rng::new(2), 9, 40, 2, 2, 20).kept(kind);
+        let mut rows = chain(20, 9, 30);
+        rows[4].tail = &[39, 15, 32];
+        let one = case.run(Level::Portable, 1, &rows);
+        for (got, want) in one.iter().zip(case.rounded().naive(&rows)) {
+            assert!((f64::from(f32::from_bits(*got)) - want).abs() < 2e-5, "{got} for {want}");
+        }
+        for level in Level::available() {
+            assert_eq!(case.run(level, 3, &rows), one, "{kind}, {level:?}");
+        }
     }
-    for level in Level::available() {
-        assert_eq!(case.run(level, 3, &rows), one, "{level:?}");
+}
+
+/// A key or value beyond f16 is heard of by those who see it, and by nobody else.
+#[test]
+fn what_f16_cannot_hold_becomes_nan_where_it_is_seen() {
+    for (keys, at) in [(true, 7), (false, 7), (true, 66), (false, 66)] {
+        let mut case = case(&mut Rng::new(3), 3, 70, 2, 2, 16).kept(KvType::F16);
+        let rows = [
+            RowKeys { prefix: 0..at, tail: &[] },
+            RowKeys { prefix: 0..at + 1, tail: &[] },
+            RowKeys { prefix: 0..3, tail: &[at as u32, 5] },
+        ];
+        let clean = case.run(Level::get(), 2, &rows);
+        let cache = if keys { &mut case.k } else { &mut case.v };
+        cache[at * 32 + 3] = 7e4; // of the first key head
+        let out = case.run(Level::get(), 2, &rows);
+        let (row, head) = (4 * 16, 16);
+        assert_eq!(out[..row], clean[..row], "the row before does not see it");
+        for seen in [row, 2 * row] {
+            let is_nan = |x: usize| f32::from_bits(out[x]).is_nan();
+            assert!(if keys { (seen..seen + 2 * head).all(is_nan) } else { is_nan(seen + 3) });
+            assert_eq!(out[seen + 2 * head..seen + row], clean[seen + 2 * head..seen + row], "another head");
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{ops::Range, time::Duration};
 
-use specgen_kernels::AttentionShape;
+use specgen_kernels::{AttentionShape, KvType};
 
 use super::{batch::Tree, config::Activation, rope::Angles};
 use crate::{cache::Storage, error::Result, weights};
@@ -31,8 +31,8 @@ pub(crate) trait Backend: Send + Sync + 'static {
     fn load_norm(&self, weight: Vec<f32>) -> Result<Self::Norm>;
     /// Empty stores for the layers of a sequence, for rows of `kv_dim` elements.
     fn new_kv(&self, layers: usize, kv_dim: usize) -> Vec<Self::LayerKv>;
-    /// Bytes of one element of a stored key or value.
-    fn kv_element_bytes(&self) -> u64;
+    /// How keys and values are kept.
+    fn kv_type(&self) -> KvType;
 
     /// Bytes a pass reads of a weight.
     fn linear_bytes(&self, weight: &Self::Linear) -> u64;

@@ -8,7 +8,7 @@ use candle_core::{
     quantized::{GgmlDType, QMatMul, QStorage, QTensor},
 };
 use candle_nn::{ops, rotary_emb};
-use specgen_kernels::{AttentionShape, Format};
+use specgen_kernels::{AttentionShape, Format, KvType};
 
 use super::{
     backend::{Backend, LayerKv, RopeShape, Span},
@@ -184,8 +184,8 @@ impl Backend for Candle {
         (0..layers).map(|_| Kv { k: empty(), v: empty(), kv_dim }).collect()
     }
 
-    fn kv_element_bytes(&self) -> u64 {
-        size_of::<f32>() as u64
+    fn kv_type(&self) -> KvType {
+        KvType::F32
     }
 
     fn angles(&self, angles: &Angles) -> Result<[Tensor; 2]> {

@@ -8,7 +8,7 @@ use std::{
 
 use specgen_kernels as kernels;
 use specgen_kernels::{
-    Activations, Arena, AttentionShape, KvStore, MatrixRef, Packed, Piece, RowKeys, Team, Weights,
+    Activations, Arena, AttentionShape, KvStore, KvType, MatrixRef, Packed, Piece, RowKeys, Team, Weights,
 };
 
 use super::{
@@ -27,13 +27,14 @@ pub(crate) struct Cpu {
     /// Where the weights are.
     arena: Arc<Arena>,
     pool: Arc<Pool>,
+    kv_type: KvType,
 }
 
 impl Cpu {
-    pub(crate) fn new(team: Arc<Team>) -> Self {
+    pub(crate) fn new(team: Arc<Team>, kv_type: KvType) -> Self {
         let arena = Arena::new();
         let pool = Arc::new(Pool { spare: Mutex::default(), arena: Arc::clone(&arena) });
-        Self { team, arena, pool }
+        Self { team, arena, pool, kv_type }
     }
 
     /// A small weight beside the large ones.
@@ -213,11 +214,11 @@ impl Backend for Cpu {
 
     fn new_kv(&self, layers: usize, kv_dim: usize) -> Vec<KvStore> {
         let arena = Arena::new();
-        (0..layers).map(|_| KvStore::new(&arena, kv_dim)).collect()
+        (0..layers).map(|_| KvStore::new(&arena, self.kv_type, kv_dim)).collect()
     }
 
-    fn kv_element_bytes(&self) -> u64 {
-        size_of::<f32>() as u64
+    fn kv_type(&self) -> KvType {
+        self.kv_type
     }
 
     fn linear_bytes(&self, weight: &Linear) -> u64 {

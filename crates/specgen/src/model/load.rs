@@ -2,6 +2,8 @@
 
 use std::{path::Path, sync::Arc};
 
+use specgen_kernels::KvType;
+
 use super::{
     Model, ModelInfo,
     backend::Backend,
@@ -25,6 +27,8 @@ pub struct LoadOptions {
     pub device: Device,
     /// Tokens a sequence may hold; `None`: as many as the model was trained on.
     pub context_len: Option<usize>,
+    /// How keys and values are kept; `None`: as the device does unless told otherwise.
+    pub kv_type: Option<KvType>,
 }
 
 /// Reads a model's configuration: from GGUF metadata, else from `config_json`.
@@ -47,12 +51,15 @@ pub fn read_config(
 ///
 /// # Errors
 /// [`Error::MissingTensor`], [`Error::Format`] for a tensor of another shape than the configuration implies,
-/// [`Error::Unsupported`] for a storage format or a longer context than the model knows.
+/// [`Error::Unsupported`] for a storage format, or keys and values of a type that the device doesn't keep;
+/// [`Error::InvalidArgument`] for a longer context than the model knows.
 pub fn load(weights: &Weights, config: ArchConfig, options: &LoadOptions) -> Result<Arc<dyn Model>> {
     let context_len = context_len(&config, options)?;
+    let kv_type = options.device.spec().kv_type(options.kv_type)?;
     Ok(match &options.device.kind {
         DeviceKind::Cpu(team) => Arc::new(
-            Loader::new(weights, config, Cpu::new(team.clone())).decoder(context_len, &options.device)?,
+            Loader::new(weights, config, Cpu::new(team.clone(), kv_type))
+                .decoder(context_len, &options.device)?,
         ),
         DeviceKind::Candle(device) => Arc::new(
             Loader::new(weights, config, Candle::new(device.clone()))
@@ -76,7 +83,8 @@ pub fn load_with_clocks(
             format!("operations are timed one by one on the CPU only, not on {}", options.device.spec());
         return Err(Error::Unsupported(message));
     };
-    let backend = Timed::new(Cpu::new(team.clone()));
+    let kv_type = options.device.spec().kv_type(options.kv_type)?;
+    let backend = Timed::new(Cpu::new(team.clone(), kv_type));
     Ok(Arc::new(Loader::new(weights, config, backend).decoder(context_len, &options.device)?))
 }
 
@@ -137,7 +145,7 @@ impl<'a, B: Backend> Loader<'a, B> {
             hidden_size: hidden,
             weight_bytes: self.weights.total_bytes(),
             pass_bytes: 0, // known once all are loaded
-            kv_bytes_per_token: kv_bytes_per_token(&self.config, self.backend.kv_element_bytes()),
+            kv_bytes_per_token: kv_bytes_per_token(&self.config, self.backend.kv_type()),
             device: device.spec().to_string(),
         };
         let mut decoder = Decoder {
@@ -250,8 +258,8 @@ impl<'a, B: Backend> Loader<'a, B> {
 }
 
 /// Bytes of keys and values one token takes over all layers.
-fn kv_bytes_per_token(config: &ArchConfig, element_bytes: u64) -> u64 {
-    2 * config.kv_dim() as u64 * config.layers.len() as u64 * element_bytes
+fn kv_bytes_per_token(config: &ArchConfig, kv_type: KvType) -> u64 {
+    2 * config.kv_dim() as u64 * config.layers.len() as u64 * kv_type.bytes() as u64
 }
 
 /// What a tensor of a layer is for.

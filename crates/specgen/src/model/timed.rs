@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use specgen_kernels::AttentionShape;
+use specgen_kernels::{AttentionShape, KvType};
 
 use super::{
     backend::{Backend, RopeShape, Span},
@@ -69,8 +69,8 @@ impl<B: Backend> Backend for Timed<B> {
     fn new_kv(&self, layers: usize, kv_dim: usize) -> Vec<B::LayerKv> {
         self.inner.new_kv(layers, kv_dim)
     }
-    fn kv_element_bytes(&self) -> u64 {
-        self.inner.kv_element_bytes()
+    fn kv_type(&self) -> KvType {
+        self.inner.kv_type()
     }
     fn linear_bytes(&self, weight: &B::Linear) -> u64 {
         self.inner.linear_bytes(weight)
