@@ -326,9 +326,14 @@ impl Tiny {
 
     /// Loads it from GGUF.
     pub fn load_gguf(&self, device: &Device) -> Arc<dyn Model> {
+        self.load_gguf_kept(device, None)
+    }
+
+    /// Loads it from GGUF; `kv_type` is how keys and values are kept.
+    pub fn load_gguf_kept(&self, device: &Device, kv_type: Option<KvType>) -> Arc<dyn Model> {
         let weights = self.gguf();
         let config = read_config(&weights, None, None).expect("valid metadata");
-        load_on(&weights, config, device, None)
+        load_on(&weights, config, device, kv_type)
     }
 }
 

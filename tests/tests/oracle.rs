@@ -121,15 +121,16 @@ fn both_file_formats_hold_the_same_model() {
             continue;
         }
         let tokens = prompt(30);
-        let from_safetensors = logits(tiny.load(&tiny::cpu(1)).as_ref(), &tokens);
-        let from_gguf = logits(tiny.load_gguf(&tiny::cpu(1)).as_ref(), &tokens);
+        let from_safetensors = logits(tiny.load_kept(&tiny::cpu(1), IN_F32).as_ref(), &tokens);
+        let from_gguf = logits(tiny.load_gguf_kept(&tiny::cpu(1), IN_F32).as_ref(), &tokens);
         for (row, (a, b)) in from_safetensors.iter().zip(&from_gguf).enumerate() {
             assert_close(&format!("{}, row {row}", tiny.name), b, a, 2e-4);
         }
     }
 }
 
-/// Half the bits cost what their rounding costs, and the type asked for is the type that is kept.
+/// Half the bits cost what their rounding costs, eight times more in bf16 than in f16, and the type asked for is the
+/// type that is kept. (Random weights make sharp attention of large scores, which magnifies it.)
 #[test]
 fn keys_and_values_of_16_bits_stay_close() {
     for tiny in tiny::all() {
@@ -139,14 +140,16 @@ fn keys_and_values_of_16_bits_stay_close() {
             (model.info().kv_bytes_per_token, logits(model.as_ref(), &tokens))
         };
         let (bytes, want) = kept(KvType::F32);
-        for (kv_type, tolerance) in [(KvType::F16, 5e-3), (KvType::BF16, 4e-2)] {
+        let distance = |kv_type| {
             let (half, got) = kept(kv_type);
             assert_eq!(2 * half, bytes, "{}", tiny.name);
-            assert_ne!(got, want, "{}: rounding to {kv_type} leaves traces", tiny.name);
-            for (row, (got, want)) in got.iter().zip(&want).enumerate() {
-                assert_close(&format!("{} in {kv_type}, row {row}", tiny.name), got, want, tolerance);
-            }
-        }
+            let logits = got.into_iter().flatten().zip(want.iter().flatten());
+            let squares: Vec<f32> = logits.map(|(got, want)| (got - want).powi(2)).collect();
+            (squares.iter().sum::<f32>() / squares.len() as f32).sqrt()
+        };
+        let (f16, bf16) = (distance(KvType::F16), distance(KvType::BF16));
+        assert!(f16 > 0.0 && f16 < 5e-3, "{}: {f16}", tiny.name);
+        assert!((4.0..16.0).contains(&(bf16 / f16)), "{}: {f16} and {bf16}", tiny.name);
     }
 }
 

@@ -60,9 +60,12 @@ fn inspect_as_json() {
     assert_eq!(report["architecture"]["num_kv_heads"], 3);
     assert_eq!(report["architecture"]["sliding_window"], Value::Null);
     let memory = &report["memory"];
-    // 30 layers, keys and values, 3 heads of 64, f32.
-    assert_eq!(memory["target"]["kv_cache_per_token"], 30 * 2 * 3 * 64 * 4);
-    assert_eq!(memory["target"]["kv_cache"], 1000 * 30 * 2 * 3 * 64 * 4);
+    // 30 layers, keys and values, 3 heads of 64, f16.
+    assert_eq!(memory["kv_type"], "f16");
+    assert_eq!(memory["target"]["kv_cache_per_token"], 30 * 2 * 3 * 64 * 2);
+    assert_eq!(memory["target"]["kv_cache"], 1000 * 30 * 2 * 3 * 64 * 2);
+    let in_f32 = run(&mut specgen(&["inspect", model, "--kv-type", "f32", "--json"])).json();
+    assert_eq!(in_f32["memory"]["target"]["kv_cache_per_token"], 30 * 2 * 3 * 64 * 4);
     assert_eq!(memory["draft"]["shared_vocab_size"], 49152);
     let (target, draft) = (memory["target"]["total"].as_u64(), memory["draft"]["total"].as_u64());
     assert_eq!(memory["total"].as_u64(), Some(target.unwrap() + draft.unwrap()));
