@@ -115,6 +115,7 @@ mod tests {
             frequency_penalty: 0.75,
             logit_bias: vec![(7, f32::NEG_INFINITY), (8, 2.0)],
             seed: Some(9),
+            ..SamplingParams::greedy()
         };
         assert_eq!(params, wanted);
     }
