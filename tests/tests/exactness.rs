@@ -316,8 +316,10 @@ fn sampled_text_with_every_feature_has_the_targets_distribution() {
     let other: Arc<dyn Model> = Arc::new(ToyModel::new(8, 2, 5.0));
     for (drafter_name, drafter) in drafters::all(&target, &other, &[5, 1, 4, 2, 7, 0, 3], 6) {
         for Feature { name, params, .. } in features::all() {
-            let what = format!("{drafter_name}, {name}");
-            assert_two_tokens_follow(&target, &drafter, 3, &params, 4_000, &what);
+            for k in [1, 3] {
+                let what = format!("{drafter_name}, {name}, k = {k}");
+                assert_two_tokens_follow(&target, &drafter, k, &params, 4_000, &what);
+            }
         }
     }
 }

@@ -128,7 +128,8 @@ impl Engine {
     /// A conversation with these sampling parameters.
     ///
     /// # Errors
-    /// [`Error::Parameter`] naming the parameter that is out of range.
+    /// [`Error::Parameter`] naming the parameter that is out of range; [`Error::Unsupported`] for a phrase of text where
+    /// there is no tokenizer.
     pub fn session(&self, params: SamplingParams) -> Result<Session> {
         Session::new(self.clone(), params)
     }
@@ -218,7 +219,8 @@ impl Engine {
         }
         let min_tokens = request.params.min_tokens;
         if min_tokens > request.max_tokens {
-            let problem = format!("is {min_tokens}, but must be at most max_tokens, {}", request.max_tokens);
+            let most = request.max_tokens;
+            let problem = format!("is {min_tokens}, but must be at most the {most} tokens a text may have");
             return Err(Error::parameter("min_tokens", problem));
         }
         let params = self.spelled(request.params)?;

@@ -8,7 +8,7 @@ use crate::{
     tokenizer::Tokenizer,
 };
 
-/// `params` with every phrase as token ids.
+/// `params` with every phrase as token ids. No text may be empty.
 ///
 /// # Errors
 /// As [`Tokenizer::encode`].
@@ -16,8 +16,7 @@ pub(crate) fn spelled<'a>(
     params: &'a SamplingParams,
     tokenizer: &Tokenizer,
 ) -> Result<Cow<'a, SamplingParams>> {
-    let breakers = params.dry.iter().flat_map(|dry| &dry.sequence_breakers);
-    if params.bad_words.iter().chain(breakers).all(|phrase| phrase.ids().is_some()) {
+    if params.phrases().all(|phrase| phrase.ids().is_some()) {
         return Ok(Cow::Borrowed(params));
     }
     let mut params = params.clone();
@@ -62,10 +61,66 @@ fn breakers_of(text: &str, tokenizer: &Tokenizer) -> Result<BTreeSet<Vec<u32>>> 
             breakers.insert(vec![id]);
             continue;
         }
-        for (beginning, rest) in rests.iter().filter(|(beginning, _)| bytes.ends_with(beginning)) {
-            debug_assert!(!beginning.is_empty());
+        for (_, rest) in rests.iter().filter(|(beginning, _)| bytes.ends_with(beginning)) {
             breakers.insert([&[id], &rest[..]].concat());
         }
     }
     Ok(breakers)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::{
+        sampling::Dry,
+        tokenizer::tests::{byte_pair, open, sentence_piece},
+    };
+
+    fn ids(phrases: &[Phrase]) -> Vec<&[u32]> {
+        phrases.iter().map(|phrase| phrase.ids().unwrap()).collect()
+    }
+
+    fn words(tokenizer: &Tokenizer, words: &[&str]) -> Vec<Phrase> {
+        let bad_words = words.iter().map(|&word| word.into()).collect();
+        let params = SamplingParams { bad_words, ..SamplingParams::greedy() };
+        spelled(&params, tokenizer).unwrap().into_owned().bad_words
+    }
+
+    #[test]
+    fn a_word_is_spelled_with_and_without_a_space() {
+        let tokenizer = open(&byte_pair()).unwrap();
+        let [hello, space_hello] = [259, 260];
+        for word in ["hello", " hello"] {
+            assert_eq!(ids(&words(&tokenizer, &[word])), [&[hello][..], &[space_hello]]);
+        }
+        assert_eq!(ids(&words(&tokenizer, &["\n"])), [&[10][..], &[32, 10]]);
+        assert_eq!(ids(&words(&tokenizer, &[" "])), [&[32][..]]);
+
+        let tokenizer = open(&sentence_piece()).unwrap();
+        let [ab, space_ab] = [262, 265];
+        assert_eq!(ids(&words(&tokenizer, &["ab"])), [&[ab][..], &[space_ab]]);
+    }
+
+    #[test]
+    fn a_breaker_is_every_token_that_holds_it_or_begins_it() {
+        let tokenizer = open(&byte_pair()).unwrap();
+        let [l, ll, hell, hello, space_hello] = [108, 257, 258, 259, 260];
+        let breakers = |sequence_breakers: Vec<Phrase>| {
+            let dry = Some(Dry { sequence_breakers, ..Dry::default() });
+            let params = SamplingParams { dry, ..SamplingParams::greedy() };
+            spelled(&params, &tokenizer).unwrap().into_owned().dry.unwrap().sequence_breakers
+        };
+        let found = breakers(vec!["ll".into(), vec![5].into()]);
+        assert_eq!(ids(&found), [&[l, l][..], &[ll], &[hell], &[hello], &[space_hello], &[5]]);
+        assert!(ids(&breakers(Dry::default().sequence_breakers)).contains(&&[10][..]));
+    }
+
+    #[test]
+    fn what_is_spelled_stays_as_it_is() {
+        let tokenizer = open(&byte_pair()).unwrap();
+        let params = SamplingParams { bad_words: vec![vec![1, 2].into()], ..SamplingParams::greedy() };
+        assert!(matches!(spelled(&params, &tokenizer).unwrap(), Cow::Borrowed(same) if *same == params));
+    }
 }

@@ -127,7 +127,7 @@ struct Weighed<'a> {
 
 impl<'a> Weighed<'a> {
     fn new(candidates: &'a mut Vec<Candidate>, scale: Scale) -> Self {
-        let ln_total = weight_of(candidates, scale).ln();
+        let ln_total = ln_weight_of(candidates, scale);
         Self { candidates, scale, ln_total }
     }
 
@@ -140,6 +140,13 @@ impl<'a> Weighed<'a> {
 /// The sum of the candidates' weights.
 pub(super) fn weight_of(candidates: &[Candidate], scale: Scale) -> f64 {
     candidates.iter().map(|candidate| scale.weight(candidate.logit)).sum()
+}
+
+/// Its logarithm, which is a number even where the best tokens are gone and the weights of the others are too small.
+pub(super) fn ln_weight_of(candidates: &[Candidate], scale: Scale) -> f64 {
+    let scaled = || candidates.iter().map(|candidate| scale.apply(candidate.logit));
+    let max = scaled().fold(f64::NEG_INFINITY, f64::max);
+    max + scaled().map(|x| exp(x - max)).sum::<f64>().ln()
 }
 
 /// The best of some candidates, at least one.

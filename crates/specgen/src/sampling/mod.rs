@@ -236,7 +236,7 @@ impl Sampler {
 
 impl SamplingParams {
     /// Every phrase in use.
-    fn phrases(&self) -> impl Iterator<Item = &Phrase> {
+    pub(crate) fn phrases(&self) -> impl Iterator<Item = &Phrase> {
         self.bad_words.iter().chain(self.dry.iter().flat_map(|dry| &dry.sequence_breakers))
     }
 }
@@ -276,7 +276,7 @@ impl Scale {
 
 fn sparse(mut candidates: Vec<Candidate>, scale: Scale) -> Distribution {
     candidates.sort_unstable_by_key(|candidate| candidate.id);
-    let ln_total = candidates.iter().map(|candidate| scale.weight(candidate.logit)).sum::<f64>().ln();
+    let ln_total = filter::ln_weight_of(&candidates, scale);
     let mut tokens: Vec<(u32, f32)> = candidates
         .iter()
         .map(|candidate| (candidate.id, (scale.apply(candidate.logit) - ln_total) as f32))

@@ -422,6 +422,14 @@ fn the_least_likely_top_choice_stays() {
     assert_eq!(support(0.25, &logits), [1, 2, 3]);
     assert_eq!(support(0.35, &logits), [0, 1, 2, 3]);
     assert_eq!(support(0.0, &logits), [1]);
+    // However little is left of all probability, it is all there is.
+    let params = SamplingParams {
+        xtc: Some(Xtc { probability: 1.0, threshold: 0.0 }),
+        mirostat: Some(Mirostat::default()),
+        temperature: 1e-3,
+        ..off()
+    };
+    assert_eq!(score(&params, &[3.0, -9.0, 5.0], &History::default()), Distribution::Point(1));
     // Of equals the lower id counts as the more likely one.
     assert_eq!(support(0.2, &[0.0; 4]), [3]);
 }

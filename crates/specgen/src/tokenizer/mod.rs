@@ -16,7 +16,7 @@ mod stream;
 mod vocab;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::path::Path;
 use std::sync::Arc;
