@@ -53,7 +53,7 @@ pub struct Sampler {
 
 impl Sampler {
     /// A sampler over the token ids below `vocab_size`; logits beyond (a padded output layer) are impossible tokens.
-    /// Parameters without a seed are given one, drawn afresh.
+    /// Where the parameters have no seed, one is drawn.
     ///
     /// # Errors
     ///
@@ -65,13 +65,12 @@ impl Sampler {
                 "the phrase {text:?} is text, and there is no tokenizer; give its token ids instead"
             )));
         }
-        let seed = params.seed.unwrap_or_else(random_seed);
         let breakers = params.dry.as_ref().map(|dry| Breakers::new(&dry.sequence_breakers));
         Ok(Self {
-            params: Arc::new(SamplingParams { seed: Some(seed), ..params.clone() }),
+            params: Arc::new(params.clone()),
             breakers: Arc::new(breakers.unwrap_or_default()),
             end_ids: Arc::default(),
-            noise: Noise::new(seed),
+            noise: Noise::new(params.seed.unwrap_or_else(random_seed)),
             vocab_size,
         })
     }
@@ -89,7 +88,7 @@ impl Sampler {
         Self { vocab_size, ..self.clone() }
     }
 
-    /// The parameters in use, with the seed.
+    /// The parameters in use, as given.
     pub fn params(&self) -> &SamplingParams {
         &self.params
     }
