@@ -5,7 +5,7 @@
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use specgen::distribution::Distribution;
 use specgen::rng::{Noise, RoundNoise, Stream};
-use specgen::sampling::{History, Sampler, SamplingParams, log_probabilities};
+use specgen::sampling::{Dry, History, Mirostat, Sampler, SamplingParams, Xtc, log_probabilities};
 use specgen::verify::{Draft, rejection};
 use std::hint::black_box;
 
@@ -36,6 +36,39 @@ fn settings() -> [(&'static str, SamplingParams); 6] {
         ("min-p 0.05", SamplingParams { min_p: 0.05, ..open.clone() }),
         ("dense", open),
     ]
+}
+
+/// What is added to plain sampling by one feature more.
+fn features() -> [(&'static str, SamplingParams); 8] {
+    let open = SamplingParams { temperature: 0.8, seed: Some(1), ..SamplingParams::greedy() };
+    let xtc = Some(Xtc { probability: 1.0, threshold: 0.1 });
+    let dry = Some(Dry { sequence_breakers: Vec::new(), ..Dry::default() });
+    let default = SamplingParams { seed: Some(1), ..SamplingParams::default() };
+    [
+        ("top-n-sigma", SamplingParams { top_n_sigma: 1.0, ..open.clone() }),
+        ("typical-p", SamplingParams { typical_p: 0.9, ..open.clone() }),
+        ("XTC", SamplingParams { xtc, ..open.clone() }),
+        ("mirostat", SamplingParams { mirostat: Some(Mirostat::default()), ..open }),
+        ("default, typical-p and XTC", SamplingParams { typical_p: 0.9, xtc, ..default.clone() }),
+        ("default, DRY", SamplingParams { dry, ..default.clone() }),
+        ("default, n-grams", SamplingParams { no_repeat_ngram: 4, ..default.clone() }),
+        ("default, bad word", SamplingParams { bad_words: vec![vec![5].into()], ..default }),
+    ]
+}
+
+/// Features with a text of 8,192 tokens before them.
+fn features_of_a_long_text(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("distribution after 8192 tokens");
+    let noise = Noise::new(9);
+    let text: Vec<u32> =
+        (0..8192).map(|at| (900.0 * noise.uniform(Stream::Coupled, at, 0, 0).powi(4)) as u32).collect();
+    let (row, history) = (logits(0), History::new(&text));
+    for (name, params) in features() {
+        let sampler = Sampler::new(&params, VOCAB).unwrap();
+        group
+            .bench_function(name, |bencher| bencher.iter(|| sampler.distribution(black_box(&row), &history)));
+    }
+    group.finish();
 }
 
 fn distribution(criterion: &mut Criterion) {
@@ -105,5 +138,5 @@ fn verify(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, distribution, draw, verify);
+criterion_group!(benches, distribution, features_of_a_long_text, draw, verify);
 criterion_main!(benches);

@@ -192,8 +192,14 @@ impl SampledToy {
             presence_penalty: 0.7,
             frequency_penalty: 0.9,
             logit_bias: vec![(1, 0.5)],
-            seed: None,
+            ..SamplingParams::greedy()
         };
+        Self::with(seed, target)
+    }
+
+    /// As [`SampledToy::new`] with these parameters, which need a seed if they are to be random by it. Token 0 ends a
+    /// text.
+    pub fn with(seed: u64, target: SamplingParams) -> Self {
         let draft = SamplingParams { temperature: 1.2, top_k: 0, min_p: 0.0, ..target.clone() };
         Self { toy: Toy { vocab: 4, seed }, target, draft, prompt: vec![2, 0] }
     }
@@ -201,8 +207,14 @@ impl SampledToy {
     /// The history after the output `text`.
     pub fn history(&self, text: &[u32]) -> History {
         let mut history = History::new(&self.prompt);
-        text.iter().for_each(|&id| history.push(id));
+        text.iter().for_each(|&id| self.push(&mut history, id));
         history
+    }
+
+    /// Appends a token that the target says, or might say.
+    pub fn push(&self, history: &mut History, id: u32) {
+        let logits = self.toy.logits(history.output(), 0);
+        self.sampler(&self.target).push(history, id, &logits);
     }
 
     /// The target's distribution after `text`, with `history` for the penalties.
@@ -242,7 +254,12 @@ impl SampledToy {
         model: u32,
         history: &History,
     ) -> Distribution {
+        let logits = self.toy.logits(text, model);
+        self.sampler(params).distribution(&logits, history).expect("the logits are finite")
+    }
+
+    fn sampler(&self, params: &SamplingParams) -> Sampler {
         let sampler = Sampler::new(params, self.toy.vocab as usize).expect("the parameters are valid");
-        sampler.distribution(&self.toy.logits(text, model), history).expect("the logits are finite")
+        sampler.with_end_ids(&[0])
     }
 }

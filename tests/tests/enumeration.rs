@@ -6,9 +6,10 @@
 #![allow(clippy::unwrap_used)]
 
 use specgen::distribution::Distribution;
-use specgen::sampling::History;
+use specgen::sampling::{History, SamplingParams};
 use specgen::verify::{Chooser, Draft, rejection};
 use specgen_tests::enumeration::{Law, TOLERANCE, enumerate, exact, law_error};
+use specgen_tests::features::{self, Feature};
 use specgen_tests::toy::{Rejection, SampledToy, Toy, concat, draw_chain, round, sampled_round, toys};
 
 fn mean_accepted(law: &Law<Vec<u32>>) -> f64 {
@@ -134,28 +135,43 @@ fn two_rounds_in_a_row_leave_the_target_its_law() {
     }
 }
 
-/// With filters, penalties and bias, scored as a session does: one history, drafted tokens pushed and taken off again.
+/// The law of a round scored as a session does: one history, drafted tokens pushed and taken off again.
+fn sessions_law(toy: &SampledToy, start: &[u32]) -> Law<Vec<u32>> {
+    enumerate(|chooser| {
+        let mut history: History = toy.history(start);
+        let draft = draw_chain(start, 2, |text| toy.q(text), chooser);
+        let p = |i: usize| {
+            if i > 0 {
+                toy.push(&mut history, draft.tokens[i - 1]);
+            }
+            Ok(toy.scored(&concat(start, &draft.tokens[..i]), &history))
+        };
+        let verdict = rejection(&draft, p, chooser).unwrap();
+        history.truncate_output(start.len());
+        assert_eq!(history, toy.history(start));
+        concat(&draft.tokens[..verdict.num_accepted], &[verdict.next_token])
+    })
+}
+
 #[test]
-fn a_sampler_with_everything_on_keeps_its_law() {
+fn a_sampler_with_filters_penalties_and_bias_keeps_its_law() {
     for seed in 0..12 {
-        let toy = SampledToy::new(seed);
-        let start = [3, 1, 1];
-        let law = enumerate(|chooser| {
-            let mut history: History = toy.history(&start);
-            let draft = draw_chain(&start, 2, |text| toy.q(text), chooser);
-            let p = |i: usize| {
-                if i > 0 {
-                    history.push(draft.tokens[i - 1]);
-                }
-                Ok(toy.scored(&concat(&start, &draft.tokens[..i]), &history))
-            };
-            let verdict = rejection(&draft, p, chooser).unwrap();
-            history.truncate_output(start.len());
-            assert_eq!(history, toy.history(&start));
-            concat(&draft.tokens[..verdict.num_accepted], &[verdict.next_token])
-        });
-        let error = toy.error(&start, 2, &law);
+        let (toy, start) = (SampledToy::new(seed), [3, 1, 1]);
+        let error = toy.error(&start, 2, &sessions_law(&toy, &start));
         assert!(error < TOLERANCE, "seed {seed}: {error:e}");
+    }
+}
+
+#[test]
+fn every_feature_of_the_sampler_keeps_its_law() {
+    for Feature { name, params, .. } in features::all() {
+        for seed in 0..8 {
+            // Which top choices are excluded, and where, is the seed's.
+            let params = SamplingParams { seed: Some(seed), ..params.clone() };
+            let (toy, start) = (SampledToy::with(seed, params), [3, 1, 3]);
+            let error = toy.error(&start, 2, &sessions_law(&toy, &start));
+            assert!(error < TOLERANCE, "{name}, seed {seed}: {error:e}");
+        }
     }
 }
 

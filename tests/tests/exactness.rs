@@ -11,10 +11,12 @@ use specgen::{
     Engine, Error, FinishReason, Request, Rounds, SamplingParams, Sequence,
     draft::{Draft, DraftRequest, Drafter, ModelDrafter, NgramDrafter, NoDraft},
     model::{Batch, Model, Output, Rows, Slice, ToyModel},
-    sampling::{History, Sampler},
+    sampling::{History, Sampler, Xtc},
 };
 use specgen_tests::{
-    drafters, finish_together,
+    drafters,
+    features::{self, Feature},
+    finish_together,
     statistics::chi_square,
     tiny::{self, Tiny},
 };
@@ -57,21 +59,35 @@ fn greedy_text_equals_plain_decoding() {
         frequency_penalty: 0.6,
         ..SamplingParams::greedy()
     };
-    for (name, target, other) in targets() {
-        let end_id = 3;
-        let prompt = [5, 1, 4];
-        let engine = |drafter, k| Engine::from_parts(target.clone(), drafter, k, &[end_id]);
-        for (params_name, params) in [("greedy", &SamplingParams::greedy()), ("penalised", &penalised)] {
-            let plain = run(&engine(Arc::new(NoDraft), 0), params, &prompt, 60);
-            let text = [&prompt[..], &plain.tokens].concat();
-            for (drafter_name, drafter) in drafters::all(&target, &other, &text, end_id) {
-                for k in KS {
-                    let what = format!("{name}, {params_name}, {drafter_name}, k = {k}");
-                    let got = run(&engine(drafter.clone(), k), params, &prompt, 60);
-                    assert_eq!(got.tokens, plain.tokens, "{what}");
-                    assert_eq!(got.finish, plain.finish, "{what}");
-                }
-            }
+    for target in targets() {
+        for (name, params) in [("greedy", &SamplingParams::greedy()), ("penalised", &penalised)] {
+            assert_text_is_plain(&target, name, params);
+        }
+    }
+}
+
+/// One feature after the other, and all at once, at temperature 0.
+#[test]
+fn greedy_text_with_every_feature_equals_plain_decoding() {
+    for target in targets().iter().filter(|(name, ..)| matches!(*name, "toy" | "llama")) {
+        for Feature { name, params, .. } in features::all() {
+            assert_text_is_plain(target, name, &SamplingParams { temperature: 0.0, ..params });
+        }
+    }
+}
+
+fn assert_text_is_plain((name, target, other): &Target, params_name: &str, params: &SamplingParams) {
+    let end_id = 3;
+    let prompt = [5, 1, 4];
+    let engine = |drafter, k| Engine::from_parts(target.clone(), drafter, k, &[end_id]);
+    let plain = run(&engine(Arc::new(NoDraft), 0), params, &prompt, 60);
+    let text = [&prompt[..], &plain.tokens].concat();
+    for (drafter_name, drafter) in drafters::all(target, other, &text, end_id) {
+        for k in KS {
+            let what = format!("{name}, {params_name}, {drafter_name}, k = {k}");
+            let got = run(&engine(drafter.clone(), k), params, &prompt, 60);
+            assert_eq!(got.tokens, plain.tokens, "{what}");
+            assert_eq!(got.finish, plain.finish, "{what}");
         }
     }
 }
@@ -199,23 +215,44 @@ fn neighbours_in_a_batch_change_nothing() {
     }
 }
 
-/// The law of the first two output tokens, by enumeration: `[vocab * vocab]`.
+/// The law of the first two output tokens, by enumeration: `[vocab * vocab]`. A coin of XTC is taken both ways.
 fn law_of_two(target: &dyn Model, params: &SamplingParams, prompt: &[u32]) -> Vec<f64> {
     let vocab = target.info().vocab_size;
-    let sampler = Sampler::new(params, vocab).unwrap();
-    let distribution = |output: &[u32]| {
+    let coins: Vec<(f64, Sampler)> = match params.xtc {
+        None => vec![(1.0, params.xtc)],
+        Some(xtc) => {
+            let probability = f64::from(xtc.probability);
+            vec![(probability, Some(Xtc { probability: 1.0, ..xtc })), (1.0 - probability, None)]
+        }
+    }
+    .into_iter()
+    .map(|(chance, xtc)| {
+        let sampler = Sampler::new(&SamplingParams { xtc, ..params.clone() }, vocab).unwrap();
+        (chance, sampler.with_end_ids(&[END_OF_SAMPLED]))
+    })
+    .collect();
+    let logits = |history: &History| {
         let (mut cache, mut out) = (target.new_cache(), Output::new());
-        let text = [prompt, output].concat();
-        let slice = Slice { cache: &mut cache, tokens: &text, rows: Rows::Last(1), tree: None };
+        let slice = Slice { cache: &mut cache, tokens: history.tokens(), rows: Rows::Last(1), tree: None };
         target.forward(&mut Batch { slices: vec![slice], taps: &[] }, &mut out).unwrap();
-        let mut history = History::new(prompt);
-        output.iter().for_each(|&id| history.push(id));
-        let p = sampler.distribution(out.logits(0, 0), &history).unwrap();
-        (0..vocab as u32).map(|id| f64::from(p.log_prob(id)).exp()).collect::<Vec<_>>()
+        out.logits(0, 0).to_vec()
     };
-    let mut law = Vec::new();
-    for (first, p) in distribution(&[]).into_iter().enumerate() {
-        law.extend(distribution(&[first as u32]).into_iter().map(|p_next| p * p_next));
+    let start = History::new(prompt);
+    let row = logits(&start);
+    let mut law = vec![0.0; vocab * vocab];
+    for (chance, sampler) in &coins {
+        let p = sampler.distribution(&row, &start).unwrap();
+        for (first, log_prob) in p.support() {
+            let mut history = start.clone();
+            sampler.push(&mut history, first, &row);
+            let (row, reached) = (logits(&history), chance * f64::from(log_prob).exp());
+            for (chance, sampler) in &coins {
+                for (second, log_prob) in sampler.distribution(&row, &history).unwrap().support() {
+                    law[first as usize * vocab + second as usize] +=
+                        reached * chance * f64::from(log_prob).exp();
+                }
+            }
+        }
     }
     law
 }
@@ -226,8 +263,6 @@ fn assert_sampled_text_follows(
     drafter: &Arc<dyn Drafter>,
     draws: usize,
 ) {
-    let vocab = target.info().vocab_size;
-    let prompt = [5u32, 1, 4];
     let plain =
         SamplingParams { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, ..SamplingParams::default() };
     let shaped = SamplingParams {
@@ -242,21 +277,49 @@ fn assert_sampled_text_follows(
         ..SamplingParams::default()
     };
     for (what, params) in [("plain", plain), ("shaped", shaped)] {
-        let law = law_of_two(target.as_ref(), &params, &prompt);
         for k in [1, 3] {
-            let engine = Engine::from_parts(target.clone(), drafter.clone(), k, &[]);
-            let mut counts = vec![0; vocab * vocab];
-            for seed in 0..draws as u64 {
-                let params = SamplingParams { seed: Some(seed), ..params.clone() };
-                // Five tokens are decoded so that a round with a whole draft decides the two that are counted.
-                let tokens = run(&engine, &params, &prompt, 5).tokens;
-                counts[tokens[0] as usize * vocab + tokens[1] as usize] += 1;
+            assert_two_tokens_follow(target, drafter, k, &params, draws, &format!("{name}, {what}, k = {k}"));
+        }
+    }
+}
+
+/// Ends a text in the tests of sampled text, if the parameters make much of it.
+const END_OF_SAMPLED: u32 = 0;
+
+fn assert_two_tokens_follow(
+    target: &Arc<dyn Model>,
+    drafter: &Arc<dyn Drafter>,
+    k: usize,
+    params: &SamplingParams,
+    draws: usize,
+    what: &str,
+) {
+    let vocab = target.info().vocab_size;
+    let prompt = [5u32, 1, 4];
+    let law = law_of_two(target.as_ref(), params, &prompt);
+    let end_ids: &[u32] = if params.min_tokens > 0 { &[END_OF_SAMPLED] } else { &[] };
+    let engine = Engine::from_parts(target.clone(), drafter.clone(), k, end_ids);
+    let mut counts = vec![0; vocab * vocab];
+    for seed in 0..draws as u64 {
+        let params = SamplingParams { seed: Some(seed), ..params.clone() };
+        // Five tokens are decoded so that a round with a whole draft decides the two that are counted.
+        let tokens = run(&engine, &params, &prompt, 5).tokens;
+        counts[tokens[0] as usize * vocab + tokens[1] as usize] += 1;
+    }
+    let (statistic, limit) = chi_square(&counts, &law);
+    assert!(statistic < limit, "{what}: chi-square {statistic:.1}, limit {limit:.1}");
+}
+
+#[test]
+fn sampled_text_with_every_feature_has_the_targets_distribution() {
+    let target: Arc<dyn Model> = Arc::new(ToyModel::new(8, 1, 5.0));
+    let other: Arc<dyn Model> = Arc::new(ToyModel::new(8, 2, 5.0));
+    for (drafter_name, drafter) in drafters::all(&target, &other, &[5, 1, 4, 2, 7, 0, 3], 6) {
+        for Feature { name, params, .. } in features::all() {
+            for k in [1, 3] {
+                let what = format!("{drafter_name}, {name}, k = {k}");
+                assert_two_tokens_follow(&target, &drafter, k, &params, 4_000, &what);
             }
-            let (statistic, limit) = chi_square(&counts, &law);
-            assert!(
-                statistic < limit,
-                "{name}, {what}, k = {k}: chi-square {statistic:.1}, limit {limit:.1}"
-            );
         }
     }
 }

@@ -6,10 +6,11 @@
 
 use specgen::distribution::Distribution;
 use specgen::rng::{Noise, RoundNoise};
-use specgen::sampling::{History, Sampler, SamplingParams};
+use specgen::sampling::{History, Mirostat, Sampler, SamplingParams, Xtc};
 use specgen::verify::{Chooser, Draft, rejection};
 use specgen_tests::enumeration::{EnumChooser, Law, TOLERANCE, enumerate, exact};
 use specgen_tests::faults::{Fault, Faulty};
+use specgen_tests::features::{self, Feature};
 use specgen_tests::toy::{Rejection, Rule, SampledToy, Toy, concat, draw_chain, round, sampled_round, toys};
 
 const CAUGHT: f64 = 1e-3;
@@ -213,6 +214,64 @@ fn rows_scored_with_the_wrong_parameters_are_caught() {
         let error = worst_scoring(row);
         assert!(error > CAUGHT, "{name} went unnoticed: {error:e}");
     }
+}
+
+/// What looks back must look back from each row, not from the start of the round: DRY, bans, the token count, mirostat's
+/// bound, the position of XTC's coin, a user's processor.
+#[test]
+fn rows_scored_with_the_history_of_the_rounds_start_are_caught() {
+    type Row = fn(&SampledToy, &[u32], &[u32], usize) -> Distribution;
+    let right: Row = |toy, start, tokens, i| toy.p(&concat(start, &tokens[..i]));
+    let from_the_start: Row =
+        |toy, start, tokens, i| toy.scored(&concat(start, &tokens[..i]), &toy.history(start));
+    for Feature { name, params, looks_back } in features::all() {
+        let worst = |row: Row| {
+            let error = |seed| {
+                let params = SamplingParams { seed: Some(seed), ..params.clone() };
+                let (toy, start) = (SampledToy::with(seed, params), [3, 1, 3]);
+                toy.error(&start, 2, &toy.law(&start, 2, |tokens, i| row(&toy, &start, tokens, i)))
+            };
+            (0..6).map(error).fold(0.0, f64::max)
+        };
+        let (right, wrong) = (worst(right), worst(from_the_start));
+        assert!(right < TOLERANCE, "{name}: {right:e}");
+        assert_eq!(wrong > CAUGHT, looks_back, "{name}: {wrong:e}");
+    }
+}
+
+/// Mirostat is told of a drafted token, but not how likely it was: its bound stands still during the round.
+#[test]
+fn a_surprise_that_is_not_recorded_is_caught() {
+    let mut worst = 0.0_f64;
+    for seed in 0..6 {
+        let mirostat = Some(Mirostat { tau: 1.0, eta: 0.7 });
+        let params = SamplingParams { temperature: 1.0, mirostat, ..SamplingParams::greedy() };
+        let (toy, start) = (SampledToy::with(seed, params), [3, 1, 3]);
+        let law = toy.law(&start, 2, |tokens, i| {
+            let mut history = toy.history(&start);
+            tokens[..i].iter().for_each(|&id| history.push(id));
+            toy.scored(&concat(&start, &tokens[..i]), &history)
+        });
+        worst = worst.max(toy.error(&start, 2, &law));
+    }
+    assert!(worst > CAUGHT, "{worst:e}");
+}
+
+/// The coin of XTC, thrown anew for each row instead of once for each position: the draft's row and the target's, or two
+/// tries of a round, then disagree, and the text of a seed isn't what plain decoding says.
+#[test]
+fn a_coin_thrown_anew_is_caught() {
+    let xtc = Some(Xtc { probability: 0.5, threshold: 0.1 });
+    let params = SamplingParams { temperature: 1.0, xtc, ..SamplingParams::greedy() };
+    let mut worst = 0.0_f64;
+    for seed in 0..6 {
+        let with = |coin| SampledToy::with(seed, SamplingParams { seed: Some(coin), ..params.clone() });
+        let (toy, start) = (with(seed), [3, 1, 3]);
+        let law =
+            toy.law(&start, 2, |tokens, i| with(100 + seed + i as u64).p(&concat(&start, &tokens[..i])));
+        worst = worst.max(toy.error(&start, 2, &law));
+    }
+    assert!(worst > CAUGHT, "{worst:e}");
 }
 
 /// A stop token ends the text wherever in a round it stands.

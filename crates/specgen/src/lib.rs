@@ -38,6 +38,7 @@ mod round;
 pub mod sampling;
 mod sequence;
 mod session;
+mod spelling;
 mod stats;
 mod text;
 pub mod tokenizer;

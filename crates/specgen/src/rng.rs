@@ -26,6 +26,8 @@ pub enum Stream {
     Residual = 2,
     /// The draft's own draws when its distribution is tested by ratio.
     Draft = 3,
+    /// Whether top choices are excluded at a position (its round is always 0).
+    Xtc = 4,
 }
 
 /// The numbers of one seed.
@@ -280,7 +282,7 @@ mod tests {
     fn no_two_counters_share_their_words() {
         let noise = Noise::new(7);
         let mut seen = HashSet::new();
-        for stream in [Stream::Coupled, Stream::Accept, Stream::Residual, Stream::Draft] {
+        for stream in [Stream::Coupled, Stream::Accept, Stream::Residual, Stream::Draft, Stream::Xtc] {
             for position in [0, 1, 2, 3, 63, 64, 1 << 32, 2 << 32] {
                 for round in 0..8 {
                     for block in (0..100).chain([16_383, 16_384, 38_000]) {

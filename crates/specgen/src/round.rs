@@ -81,7 +81,7 @@ impl Rounds {
                 // 3. Verify: keep the longest prefix the target would have said, then one token of its own.
                 let verdict = self.verify(slice, sequence, &draft)?;
                 // 4. Commit, token by token, up to the first that ends the text.
-                self.commit(sequence, &draft, &verdict);
+                self.commit(slice, sequence, &draft, &verdict);
                 Ok(())
             }));
             // Keys and values of what was not committed leave the cache, and the pending token stays out of it.
@@ -172,7 +172,7 @@ impl Rounds {
         let committed = history.num_output();
         let p = |i: usize| {
             if i > 0 {
-                history.push(draft.tokens[i - 1]);
+                sampler.push(history, draft.tokens[i - 1], self.output.logits(slice, i - 1));
             }
             sampler.distribution(self.output.logits(slice, i), history)
         };
@@ -181,8 +181,8 @@ impl Rounds {
         verdict
     }
 
-    fn commit(&self, sequence: &mut Sequence, draft: &Draft, verdict: &Verdict) {
-        let kept = sequence.commit(draft, verdict);
+    fn commit(&self, slice: usize, sequence: &mut Sequence, draft: &Draft, verdict: &Verdict) {
+        let kept = sequence.commit(draft, verdict, |i| self.output.logits(slice, i));
         let committed = Committed {
             tokens: &sequence.tokens,
             num_new: kept.num_new,

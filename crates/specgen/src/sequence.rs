@@ -131,16 +131,16 @@ impl Sequence {
     pub(crate) fn new(
         prompt: &[u32],
         memory: Memory,
-        (sampler, seed): (Sampler, u64),
+        sampler: Sampler,
         limits: Limits,
         text: Option<TextOutput>,
     ) -> Self {
         let mut sequence = Self {
             tokens: prompt.to_vec(),
             memory,
-            sampler,
             history: History::new(prompt),
-            noise: Noise::new(seed),
+            noise: Noise::new(sampler.seed()),
+            sampler,
             stats: Stats { prompt_tokens: prompt.len(), ..Stats::default() },
             limits,
             round: 0,
@@ -222,12 +222,18 @@ impl Sequence {
     }
 
     /// Commits a round: walks over the accepted tokens and the one after them in the order plain decoding would have
-    /// said them, and ends at the first that ends the text. Text and counters end at that token too.
-    pub(crate) fn commit(&mut self, draft: &Draft, verdict: &Verdict) -> Kept {
+    /// said them, and ends at the first that ends the text. Text and counters end at that token too. `logits` are the
+    /// target's rows, by draft position.
+    pub(crate) fn commit<'a>(
+        &mut self,
+        draft: &Draft,
+        verdict: &Verdict,
+        logits: impl Fn(usize) -> &'a [f32],
+    ) -> Kept {
         let accepted = &draft.tokens[..verdict.num_accepted];
         let before = self.tokens.len();
-        for &id in accepted.iter().chain([&verdict.next_token]) {
-            self.push(id);
+        for (i, &id) in accepted.iter().chain([&verdict.next_token]).enumerate() {
+            self.push(id, logits(i));
             if self.finish.is_some() {
                 break;
             }
@@ -245,9 +251,9 @@ impl Sequence {
         Kept { num_new, num_accepted }
     }
 
-    fn push(&mut self, id: u32) {
+    fn push(&mut self, id: u32, logits: &[f32]) {
         self.tokens.push(id);
-        self.history.push(id);
+        self.sampler.push(&mut self.history, id, logits);
         let mut piece = Piece { id, text: String::new() };
         let ended = self.limits.end_ids.contains(&id);
         if let Some(text) = &mut self.text {

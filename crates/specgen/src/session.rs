@@ -6,7 +6,7 @@ use crate::{
     engine::Engine,
     error::Result,
     round::Rounds,
-    sampling::SamplingParams,
+    sampling::{Sampler, SamplingParams},
     sequence::{FinishReason, Memory, Piece, Request, Sequence},
     stats::Stats,
 };
@@ -60,7 +60,9 @@ pub struct Session {
 
 impl Session {
     pub(crate) fn new(engine: Engine, params: SamplingParams) -> Result<Self> {
-        params.validate(engine.vocab_size())?;
+        // Text is spelled once, not for every generation.
+        let params = engine.spelled(&params)?.into_owned();
+        Sampler::new(&params, engine.vocab_size())?;
         Ok(Self { engine, params, stops: Vec::new(), ignore_eos: false, memory: None })
     }
 
@@ -78,7 +80,7 @@ impl Session {
         self
     }
 
-    /// The sampling parameters.
+    /// The sampling parameters, phrases as token ids.
     pub fn params(&self) -> &SamplingParams {
         &self.params
     }

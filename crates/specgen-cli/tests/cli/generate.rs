@@ -104,6 +104,50 @@ fn max_tokens_and_stop_strings_cut() {
     assert_eq!(cut["finish_reason"], "stop");
 }
 
+/// What is asked of the text holds, and drafting changes nothing.
+#[test]
+fn penalties_and_bans_shape_the_text_the_same_however_it_is_drafted() {
+    let Some(model) = real_model() else { return };
+    let plain = greedy(model, &["-k", "0"]);
+    // Digits, again and again.
+    let text = |answer: &Value| answer["text"].as_str().unwrap().to_owned();
+    assert!(text(&plain).contains("12345"), "{plain}");
+    let options: [&[&str]; 6] = [
+        &["--bad-words", "5"],
+        &["--no-repeat-ngram", "3"],
+        &["--dry-multiplier", "2", "--dry-allowed-length", "1"],
+        &["--repeat-penalty", "1.5", "--penalty-last-n", "16"],
+        &["--min-tokens", "24", "--bad-words", "34", "--bad-words", " 1"],
+        &["--dry-multiplier", "1", "--dry-sequence-breaker", "none", "--frequency-penalty", "0.5"],
+    ];
+    for words in options {
+        let alone = greedy(model, &[words, &["-k", "0"]].concat());
+        assert_ne!(alone["token_ids"], plain["token_ids"], "{words:?}");
+        assert_eq!(greedy(model, words)["token_ids"], alone["token_ids"], "{words:?}");
+        let banned = words.iter().zip(&words[1..]).filter(|(name, _)| **name == "--bad-words");
+        for (_, word) in banned {
+            assert!(!text(&alone).contains(word), "{}", text(&alone));
+        }
+    }
+}
+
+#[test]
+fn a_text_may_be_asked_to_go_on() {
+    let Some(model) = real_model() else { return };
+    let ask = |words: &[&str]| {
+        let command = ["generate", "-m", model, "--greedy", "--json", "Say hi and nothing else."];
+        run(specgen(&command).args(words))
+    };
+    let short = ask(&["-n", "400"]).json();
+    assert_eq!(short["finish_reason"], "eos", "{short}");
+    let num = short["token_ids"].as_array().unwrap().len();
+    let (least, most) = ((num + 5).to_string(), (num + 400).to_string());
+    let long = ask(&["--min-tokens", &least, "-n", &most]).json();
+    assert!(long["token_ids"].as_array().unwrap().len() >= num + 5);
+    let error = ask(&["--min-tokens", "9", "-n", "8"]).fails(1);
+    assert!(error.contains("--min-tokens is 9, but must be at most the 8 tokens a text may have"), "{error}");
+}
+
 #[test]
 fn a_seed_repeats_a_text_and_other_seeds_do_not() {
     let Some(model) = real_model() else { return };
