@@ -10,7 +10,7 @@ use std::sync::{
 use specgen::{
     Engine, Memory, Request, Result, SamplingParams, Sequence,
     cache::KvCache,
-    draft::{DraftRequest, Drafter, ModelDrafter, NgramDrafter, NoDraft},
+    draft::{DraftNoise, DraftRequest, Drafter, ModelDrafter, NgramDrafter, NoDraft},
     model::{Batch, Model, ModelInfo, Output, ToyModel},
     rng::{Noise, RoundNoise},
     sampling::{History, Sampler},
@@ -268,7 +268,7 @@ fn a_batch_drafts_in_shared_passes() {
     let mut states = [600, 2, 300].map(|len| (prompt(len), drafter.new_state()));
     let sampler = Sampler::new(&SamplingParams::greedy(), VOCAB).unwrap();
     let mut histories = states.each_ref().map(|(text, _)| History::new(text));
-    let noise = RoundNoise::draft(Noise::new(1), 0, 0);
+    let noise = DraftNoise::Own(RoundNoise::draft(Noise::new(1), 0, 0));
     let mut requests: Vec<_> = states
         .iter_mut()
         .zip(&mut histories)

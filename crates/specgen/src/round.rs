@@ -8,7 +8,7 @@ use crate::{
     error::{Error, Result},
     model::{Batch, Model, Output, Rows, Slice, feed_prompt},
     sequence::{Memory, Sequence},
-    verify::{Verdict, rejection},
+    verify::{Verdict, Verification, block, coupled, rejection},
 };
 
 /// A target and its drafter, with the buffers of their passes.
@@ -165,10 +165,11 @@ impl Rounds {
         self.target.forward(&mut Batch { slices, taps: &[] }, &mut self.output)
     }
 
-    /// Row `i` of `p` depends on the text and the first `i` draft tokens; it is computed only if they all stand.
+    /// Row `i` of `p` depends on the text and the first `i` draft tokens; it is computed only if the rule asks for it.
     fn verify(&self, slice: usize, sequence: &mut Sequence, draft: &Draft) -> Result<Verdict> {
-        let mut noise = sequence.verify_noise();
-        let (sampler, history) = (&sequence.sampler, &mut sequence.history);
+        let (mut own, mut shared) = (sequence.own_noise(), sequence.shared_noise());
+        let (verification, sampler) = (sequence.verification(), &sequence.sampler);
+        let history = &mut sequence.history;
         let committed = history.num_output();
         let p = |i: usize| {
             if i > 0 {
@@ -176,7 +177,11 @@ impl Rounds {
             }
             sampler.distribution(self.output.logits(slice, i), history)
         };
-        let verdict = rejection(draft, p, &mut noise);
+        let verdict = match verification {
+            Verification::Rejection => rejection(draft, p, &mut own),
+            Verification::Block => block(draft, p, &mut own),
+            Verification::Coupled => coupled(draft, p, &mut shared),
+        };
         sequence.history.truncate_output(committed);
         verdict
     }

@@ -61,9 +61,8 @@ impl Chain {
     fn extend(&mut self, request: &mut DraftRequest<'_>, logits: &[f32]) {
         match self.sampler.distribution(logits, request.history) {
             Ok(q) => {
-                let token = q.draw(&mut request.noise, self.draft.len());
+                let token = self.draft.draw(q, &mut request.noise);
                 request.history.push(token);
-                self.draft.push(token, q);
                 if request.end_ids.contains(&token) {
                     request.k = self.draft.len();
                 }

@@ -1,0 +1,127 @@
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+
+/// Answers from a script, so that each branch can be forced; picks the first possible token.
+#[derive(Default)]
+struct Script {
+    accept: Vec<bool>,
+    asked: Vec<f64>,
+    picked_from: Vec<Vec<(u32, f64)>>,
+}
+
+impl Chooser for Script {
+    fn accept(&mut self, _index: usize, ln_ratio: f64) -> bool {
+        self.asked.push(ln_ratio);
+        self.accept[self.asked.len() - 1]
+    }
+}
+
+impl Picker for Script {
+    fn pick(&mut self, _index: usize, weights: impl Iterator<Item = (u32, f64)>) -> Option<u32> {
+        self.picked_from.push(weights.filter(|&(_, weight)| weight > 0.0).collect());
+        self.picked_from.last().unwrap().first().map(|&(id, _)| id)
+    }
+}
+
+fn dense(probs: &[f32]) -> Distribution {
+    Distribution::Dense(probs.iter().map(|p| p.ln()).collect())
+}
+
+fn drawn(token: u32, q: &[f32]) -> Draft {
+    let mut draft = Draft::default();
+    draft.push(token, dense(q));
+    draft
+}
+
+#[test]
+fn an_empty_draft_is_plain_sampling() {
+    let mut script = Script::default();
+    let verdict = rejection(&Draft::default(), |_| Ok(dense(&[0.0, 1.0])), &mut script).unwrap();
+    assert_eq!(verdict, Verdict { num_accepted: 0, next_token: 1, residual_underflow: false });
+}
+
+#[test]
+fn the_ratio_is_p_over_q() {
+    let mut script = Script { accept: vec![true], ..Script::default() };
+    let rows = [dense(&[0.25, 0.75]), dense(&[0.0, 1.0])];
+    let verdict = rejection(&drawn(0, &[0.5, 0.5]), |i| Ok(rows[i].clone()), &mut script).unwrap();
+    assert_eq!((verdict.num_accepted, verdict.next_token), (1, 1));
+    assert!((script.asked[0] - 0.5_f64.ln()).abs() < 1e-7);
+}
+
+#[test]
+fn p_is_not_asked_for_past_the_first_rejection() {
+    let draft = Draft::deterministic(vec![1, 2, 3]);
+    let mut asked = Vec::new();
+    let p = |i| {
+        asked.push(i);
+        Ok(Distribution::Point([1, 9, 3, 4][i]))
+    };
+    let verdict = rejection(&draft, p, &mut Script::default()).unwrap();
+    assert_eq!((verdict.num_accepted, verdict.next_token), (1, 9));
+    assert_eq!(asked, [0, 1]);
+}
+
+#[test]
+fn greedy_decoding_asks_for_nothing_random() {
+    let mut script = Script::default();
+    let mut draft = drawn(4, &[0.2; 5]);
+    draft.push(1, Distribution::Point(1));
+    draft.push(3, dense(&[0.2; 5]));
+    for (argmax, num_accepted, next_token) in
+        [([4, 1, 3, 0], 3, 0), ([4, 1, 2, 0], 2, 2), ([4, 0, 3, 0], 1, 0), ([0, 1, 3, 0], 0, 0)]
+    {
+        let verdict = rejection(&draft, |i| Ok(Distribution::Point(argmax[i])), &mut script).unwrap();
+        assert_eq!(verdict, Verdict { num_accepted, next_token, residual_underflow: false });
+    }
+    assert!(script.asked.is_empty() && script.picked_from.is_empty());
+}
+
+#[test]
+fn what_the_target_cannot_say_never_stands() {
+    // Even against a chooser that always says yes.
+    let mut script = Script { accept: vec![true; 4], ..Script::default() };
+    let draft = drawn(0, &[1.0 - 1e-6, 1e-6]);
+    let verdict = rejection(&draft, |_| Ok(dense(&[0.0, 0.5, 0.5])), &mut script).unwrap();
+    assert_eq!(verdict.num_accepted, 0);
+    assert_ne!(verdict.next_token, 0);
+    assert!(script.asked.is_empty());
+    // An id beyond the target's vocabulary is one of those things.
+    let draft = drawn(3, &[0.0, 0.0, 0.0, 0.6, 0.4]);
+    assert_eq!(rejection(&draft, |_| Ok(dense(&[0.5, 0.5])), &mut script).unwrap().num_accepted, 0);
+}
+
+#[test]
+fn an_impossible_rejection_falls_back_to_p_and_is_counted() {
+    let mut script = Script { accept: vec![false], ..Script::default() };
+    let row = [0.5, 0.5];
+    let verdict = rejection(&drawn(1, &row), |_| Ok(dense(&row)), &mut script).unwrap();
+    assert_eq!(verdict, Verdict { num_accepted: 0, next_token: 0, residual_underflow: true });
+    assert_eq!(script.asked, [0.0], "equal bits must give the ratio 1");
+}
+
+#[test]
+fn a_draft_that_lies_about_q_is_refused() {
+    let p = |_| Ok(dense(&[0.5, 0.5]));
+    let mut script = Script { accept: vec![true; 9], ..Script::default() };
+    let mut message = |draft: &Draft| rejection(draft, p, &mut script).unwrap_err().to_string();
+
+    let missing = Draft { tokens: vec![1], ..Draft::default() };
+    assert!(message(&missing).contains("1 tokens but 0 distributions"));
+    assert!(message(&drawn(1, &[1.0, 0.0])).contains("token 0 (id 1) has probability 0"));
+    assert!(message(&drawn(1, &[1.0, 1.0])).contains("sum to 2"));
+    assert!(message(&drawn(1, &[f32::NAN, 1.0])).contains("sum to NaN"));
+    let tree = Draft { parents: Some(vec![0]), ..drawn(1, &[0.5, 0.5]) };
+    assert!(message(&tree).contains("trees"));
+}
+
+#[test]
+fn an_error_of_the_target_comes_through() {
+    let p = |i| match i {
+        0 => Ok(Distribution::Point(1)),
+        _ => Err(Error::NanLogits { step: 5, token: 2 }),
+    };
+    let error = rejection(&Draft::deterministic(vec![1]), p, &mut Script::default()).unwrap_err();
+    assert!(matches!(error, Error::NanLogits { step: 5, token: 2 }));
+}
