@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use clap::Args;
-use specgen::SamplingParams;
+use specgen::{SamplingParams, Verification};
 
 use super::{UsageError, whole};
 use crate::flags;
@@ -41,9 +41,14 @@ pub(crate) struct SamplingArgs {
     /// Added to the logit of token ID, such as 42=-1.5; -inf bans it; may be given more than once
     #[arg(long, value_name = "ID=F", value_parser = logit_bias, allow_hyphen_values = true)]
     logit_bias: Vec<(u32, f32)>,
-    /// Makes the text repeatable [default: drawn, and told]
+    /// Makes the text repeatable, with any draft or none unless --verify says otherwise [default: drawn, and told]
     #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = whole::<u64>)]
     seed: Option<u64>,
+    /// How drafts are verified; the distribution is the target's with each. rejection: token by token; block: the draft
+    /// as a whole, which accepts as much or more; coupled: the text of a seed is the same with any draft or none
+    /// [default: coupled where --seed is given and the temperature is above 0, else rejection]
+    #[arg(long, value_name = "rejection|block|coupled")]
+    verify: Option<Verification>,
 }
 
 impl SamplingArgs {
@@ -65,6 +70,7 @@ impl SamplingArgs {
             frequency_penalty: self.frequency_penalty,
             logit_bias: self.logit_bias.clone(),
             seed: self.seed,
+            verify: self.verify,
             ..filters
         };
         params.validate(usize::MAX).map_err(|error| UsageError(flags::worded(&error)))?;
@@ -103,7 +109,7 @@ mod tests {
     #[test]
     fn every_sampling_option_reaches_its_parameter() {
         let words = "x --temperature 0.5 --top-k 3 --top-p 0.25 --min-p 0.125 --repeat-penalty 1.5 \
-            --presence-penalty -2 --frequency-penalty 0.75 --logit-bias 7=-inf --logit-bias 8=2 --seed 9";
+            --presence-penalty -2 --frequency-penalty 0.75 --logit-bias 7=-inf --logit-bias 8=2 --seed 9 --verify block";
         let params = generate(&words.split_whitespace().collect::<Vec<_>>()).sampling.params().unwrap();
         let wanted = SamplingParams {
             temperature: 0.5,
@@ -115,6 +121,7 @@ mod tests {
             frequency_penalty: 0.75,
             logit_bias: vec![(7, f32::NEG_INFINITY), (8, 2.0)],
             seed: Some(9),
+            verify: Some(Verification::Block),
         };
         assert_eq!(params, wanted);
     }
