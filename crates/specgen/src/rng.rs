@@ -83,12 +83,20 @@ impl Noise {
     }
 
     fn words(&self, stream: u32, position: u64, round: u32, block: u32) -> [u32; 4] {
+        #[cfg(test)]
+        STREAMS_READ.with_borrow_mut(|read| read.insert(stream & !FINE));
         let high = (position >> 32) as u32 & 0x00ff_ffff;
         philox4x32_10(
             [block, position as u32, high | stream << 24, round],
             [self.seed as u32, (self.seed >> 32) as u32],
         )
     }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// The streams that this thread has read.
+    pub(crate) static STREAMS_READ: std::cell::RefCell<std::collections::BTreeSet<u32>> = Default::default();
 }
 
 /// A fresh seed from the operating system, below 2^53 so that it survives JSON readers that keep numbers as doubles.

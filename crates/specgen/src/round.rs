@@ -197,3 +197,35 @@ impl Rounds {
         self.drafter.observe(sequence.memory.draft_state.as_mut(), &committed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::{
+        Engine, SamplingParams,
+        draft::ModelDrafter,
+        model::ToyModel,
+        rng::{STREAMS_READ, Stream},
+    };
+
+    /// Noise shared by draft and target would bend a ratio test, so the rules must not meet in any stream.
+    #[test]
+    fn ratio_tests_and_coupled_sampling_share_no_stream() {
+        let own = [Stream::Accept, Stream::Residual, Stream::Draft].map(|stream| stream as u32);
+        for (verify, streams) in [
+            (Verification::Rejection, &own[..]),
+            (Verification::Block, &own),
+            (Verification::Coupled, &[Stream::Coupled as u32]),
+        ] {
+            let other = Arc::new(ModelDrafter::new(Arc::new(ToyModel::new(12, 2, 6.0)), 12));
+            let engine = Engine::from_parts(Arc::new(ToyModel::new(12, 1, 6.0)), other, 3, &[]);
+            let params = SamplingParams { verify: Some(verify), seed: Some(1), ..SamplingParams::default() };
+            STREAMS_READ.take();
+            let mut session = engine.session(params).unwrap();
+            session.generate(&[1u32, 2][..], 100).unwrap().for_each(|piece| drop(piece.unwrap()));
+            assert_eq!(STREAMS_READ.take().into_iter().collect::<Vec<_>>(), streams, "{verify}");
+        }
+    }
+}

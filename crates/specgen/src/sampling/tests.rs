@@ -102,6 +102,7 @@ fn any_params(vocab: u32) -> impl Strategy<Value = SamplingParams> {
                 frequency_penalty: frequency,
                 logit_bias: logit_bias.into_iter().collect(),
                 seed: None,
+                verify: None,
             }
         })
 }
