@@ -49,7 +49,7 @@ mod tests {
         }
         for power in 1..=65 {
             let small = 0.5_f64.powi(power);
-            [small, 1.3 * small, 1.9 * small].map(&mut check);
+            [small, 1.3 * small, 1.9 * small].into_iter().for_each(&mut check);
             if power <= 33 {
                 check(1.0 - small);
             }
