@@ -1,7 +1,7 @@
 //! How many drafted tokens stand under each rule, for drafts from near the target to far from it:
 //! `cargo test --workspace --test acceptance -- --nocapture` prints the figures. Seeds are fixed, so they repeat.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use std::sync::Arc;
 

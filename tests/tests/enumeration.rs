@@ -85,7 +85,6 @@ fn as_many_tokens_stand_as_the_papers_say() {
     }
     for (i, (count, rejection, block)) in means.into_iter().enumerate() {
         let (k, rejection, block) = (i + 1, 1.0 + rejection / count, 1.0 + block / count);
-        println!("k = {k}: rejection {rejection:.3}, block {block:.3} tokens a round");
         // One token is judged alike; longer drafts gain, as in the paper.
         let gain = block / rejection;
         match k {

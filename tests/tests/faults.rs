@@ -59,7 +59,6 @@ fn wrong_block_rules_are_caught() {
         BlockFault::LastLikeTheOthers,
     ] {
         let error = with(fault);
-        println!("{fault:?}: {error:.3}");
         assert!(error > CAUGHT, "{fault:?} went unnoticed: {error:e}");
     }
 }
@@ -351,7 +350,6 @@ fn assert_only_one_is_caught(
         let (found, limit) = chi_square_of_texts(toy, &right);
         assert!(found < limit, "{toy:?}: chi-square {found:.1}, limit {limit:.1}");
         let (found, limit) = chi_square_of_texts(toy, &wrong);
-        println!("{toy:?}: chi-square {found:.1}, limit {limit:.1}");
         caught += usize::from(found > 2.0 * limit);
     }
     assert!(caught > 0);

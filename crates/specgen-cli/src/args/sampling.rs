@@ -44,10 +44,10 @@ pub(crate) struct SamplingArgs {
     /// Makes the text repeatable, with any draft or none unless --verify says otherwise [default: drawn, and told]
     #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = whole::<u64>)]
     seed: Option<u64>,
-    /// How drafts are verified; the distribution is the target's with each. rejection: token by token; block: the draft
-    /// as a whole, which accepts as much or more; coupled: the text of a seed is the same with any draft or none
-    /// [default: coupled where --seed is given and the temperature is above 0, else rejection]
-    #[arg(long, value_name = "rejection|block|coupled")]
+    /// How drafts are verified, exactly with each: `rejection` token by token, `block` as a whole, which accepts as much
+    /// or more, `coupled` so that a seed gives one text with any draft or none [default: coupled where --seed is given
+    /// and the temperature is above 0, else rejection]
+    #[arg(long, value_name = "RULE")]
     verify: Option<Verification>,
 }
 

@@ -50,11 +50,11 @@ fn options_that_make_no_sense() {
         ),
         (
             "generate x --verify typical",
-            "error: invalid value 'typical' for '--verify <rejection|block|coupled>': verification `typical` is unknown; wanted one of rejection, block, coupled",
+            "error: invalid value 'typical' for '--verify <RULE>': verification `typical` is unknown; wanted one of rejection, block, coupled",
         ),
         (
             "generate x --verify Block",
-            "error: invalid value 'Block' for '--verify <rejection|block|coupled>': verification `Block` is unknown; wanted one of rejection, block, coupled",
+            "error: invalid value 'Block' for '--verify <RULE>': verification `Block` is unknown; wanted one of rejection, block, coupled",
         ),
         (
             "generate x --greedy --temperature 1",

@@ -77,7 +77,7 @@ mod tests {
             let some: Vec<_> = weights
                 .iter()
                 .copied()
-                .filter(|&(id, _)| id == winner || (id + seed as u32) % 4 == 0)
+                .filter(|&(id, _)| id == winner || (id + seed as u32).is_multiple_of(4))
                 .collect();
             assert_eq!(pick(seed, 7, &some), Some(winner));
             let scaled: Vec<_> = weights.iter().map(|&(id, weight)| (id, weight * 0.25)).collect();
