@@ -3,10 +3,11 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
+use specgen::Verification;
 use specgen::distribution::Distribution;
-use specgen::rng::{Noise, RoundNoise, Stream};
+use specgen::rng::{CoupledNoise, Noise, RoundNoise, Stream};
 use specgen::sampling::{Dry, History, Mirostat, Sampler, SamplingParams, Xtc, log_probabilities};
-use specgen::verify::{Draft, rejection};
+use specgen::verify::{Draft, DraftNoise, block, coupled, rejection};
 use std::hint::black_box;
 
 const VOCAB: usize = 151_936;
@@ -101,13 +102,23 @@ fn draw(criterion: &mut Criterion) {
                 black_box(&p).draw(&mut RoundNoise::verify(Noise::new(3), position, 0), 0)
             })
         });
+        group.bench_function(format!("{name}, coupled"), |bencher| {
+            bencher.iter(|| {
+                position += 1;
+                black_box(&p).draw(&mut CoupledNoise::new(Noise::new(3), position), 0)
+            })
+        });
     }
     group.finish();
 }
 
 /// A round of four drafted tokens, distributions at hand: a drafter a little off, and one far off.
 fn verify(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group(format!("rejection, k = {K}"));
+    Verification::ALL.into_iter().for_each(|rule| verify_by(criterion, rule));
+}
+
+fn verify_by(criterion: &mut Criterion, rule: Verification) {
+    let mut group = criterion.benchmark_group(format!("{rule}, k = {K}"));
     for (name, params) in settings() {
         let sampler = Sampler::new(&params, VOCAB).unwrap();
         let score = |row: &[f32]| sampler.distribution(row, &History::default()).unwrap();
@@ -119,7 +130,7 @@ fn verify(criterion: &mut Criterion) {
             for (i, row) in rows[..K].iter().enumerate() {
                 let off = |id: u32| step * noise.uniform(Stream::Coupled, i as u64, 9, id) as f32;
                 let q = score(&row.iter().zip(0..).map(|(logit, id)| logit + off(id)).collect::<Vec<_>>());
-                draft.push(q.draw(&mut RoundNoise::draft(noise, 0, 0), i), q);
+                draft.draw(q, &mut DraftNoise::Own(RoundNoise::draft(noise, 0, 0)));
             }
             let mut position = 0;
             group.bench_function(format!("{name}, {drafter} draft"), |bencher| {
@@ -127,8 +138,16 @@ fn verify(criterion: &mut Criterion) {
                     || p.clone().into_iter(),
                     |mut p| {
                         position += 1;
-                        let mut noise = RoundNoise::verify(noise, position, 0);
-                        rejection(&draft, |_| Ok(p.next().unwrap()), &mut noise).unwrap()
+                        let p = |_| Ok(p.next().unwrap());
+                        let mut own = RoundNoise::verify(noise, position, 0);
+                        match rule {
+                            Verification::Rejection => rejection(&draft, p, &mut own),
+                            Verification::Block => block(&draft, p, &mut own),
+                            Verification::Coupled => {
+                                coupled(&draft, p, &mut CoupledNoise::new(noise, position))
+                            }
+                        }
+                        .unwrap()
                     },
                     BatchSize::LargeInput,
                 )

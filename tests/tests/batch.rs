@@ -8,9 +8,9 @@ use std::sync::{
 };
 
 use specgen::{
-    Engine, Memory, Request, Result, SamplingParams, Sequence,
+    Engine, Memory, Request, Result, SamplingParams, Sequence, Verification,
     cache::KvCache,
-    draft::{DraftRequest, Drafter, ModelDrafter, NgramDrafter, NoDraft},
+    draft::{DraftNoise, DraftRequest, Drafter, ModelDrafter, NgramDrafter, NoDraft},
     model::{Batch, Model, ModelInfo, Output, ToyModel},
     rng::{Noise, RoundNoise},
     sampling::{History, Sampler},
@@ -68,9 +68,10 @@ impl Model for Probe {
     }
 }
 
-fn sampled(seed: u64) -> SamplingParams {
+fn sampled(seed: u64, verify: Verification) -> SamplingParams {
     SamplingParams {
         seed: Some(seed),
+        verify: Some(verify),
         temperature: 1.0,
         repetition_penalty: 1.2,
         ..SamplingParams::default()
@@ -110,22 +111,25 @@ fn model_drafter(model: &Arc<Probe>) -> Arc<dyn Drafter> {
 fn a_sequence_that_fails_fails_alone() {
     let ban = (0..VOCAB as u32).map(|id| (id, f32::NEG_INFINITY)).collect();
     let banned = SamplingParams { logit_bias: ban, ..SamplingParams::greedy() };
-    for (poison, drafts, wanted) in [
+    let cases = [
         (Poison::TargetNan, false, "step 9 hold NaN"),
         (Poison::TargetNan, true, "step 9 hold NaN"),
         (Poison::DraftNan, true, "hold NaN"),
         (Poison::Banned, false, "every token is banned"),
         (Poison::Banned, true, "every token is banned"),
-    ] {
-        let what = format!("{poison:?}, drafts {drafts}");
+    ];
+    for ((poison, drafts, wanted), verify) in
+        cases.into_iter().flat_map(|case| Verification::ALL.map(|verify| (case, verify)))
+    {
+        let what = format!("{poison:?}, drafts {drafts}, {verify}");
         let target = Probe::new(1);
         let draft = Probe::new(2);
         let drafter = if drafts { model_drafter(&draft) } else { Arc::new(NgramDrafter::default()) };
         let prompts: [&[u32]; 3] = [&[5, 1, 4], &[9, 2, 2], &[7, 7, 7, 7, 7]];
         let params = [
             SamplingParams::greedy(),
-            if poison == Poison::Banned { banned.clone() } else { sampled(3) },
-            sampled(4),
+            if poison == Poison::Banned { banned.clone() } else { sampled(3, verify) },
+            sampled(4, verify),
         ];
         let want = [0, 1, 2].map(|i| match (i, poison) {
             (1, Poison::Banned) => Vec::new(),
@@ -268,7 +272,7 @@ fn a_batch_drafts_in_shared_passes() {
     let mut states = [600, 2, 300].map(|len| (prompt(len), drafter.new_state()));
     let sampler = Sampler::new(&SamplingParams::greedy(), VOCAB).unwrap();
     let mut histories = states.each_ref().map(|(text, _)| History::new(text));
-    let noise = RoundNoise::draft(Noise::new(1), 0, 0);
+    let noise = DraftNoise::Own(RoundNoise::draft(Noise::new(1), 0, 0));
     let mut requests: Vec<_> = states
         .iter_mut()
         .zip(&mut histories)

@@ -8,7 +8,7 @@ use std::sync::{
 };
 
 use specgen::{
-    Engine, Error, FinishReason, Request, Rounds, SamplingParams, Sequence,
+    Engine, Error, FinishReason, Request, Rounds, SamplingParams, Sequence, Verification,
     draft::{Draft, DraftRequest, Drafter, ModelDrafter, NgramDrafter, NoDraft},
     model::{Batch, Model, Output, Rows, Slice, ToyModel},
     sampling::{History, Sampler, Xtc},
@@ -89,6 +89,92 @@ fn assert_text_is_plain((name, target, other): &Target, params_name: &str, param
             assert_eq!(got.tokens, plain.tokens, "{what}");
             assert_eq!(got.finish, plain.finish, "{what}");
         }
+    }
+}
+
+/// Greedy decoding is the limit of every rule.
+#[test]
+fn greedy_text_equals_plain_decoding_under_every_rule() {
+    let (_, target, other) = targets().swap_remove(0);
+    let prompt = [5, 1, 4];
+    let plain = Engine::from_parts(target.clone(), Arc::new(NoDraft), 0, &[3]);
+    let plain = run(&plain, &SamplingParams::greedy(), &prompt, 60);
+    let text = [&prompt[..], &plain.tokens].concat();
+    for verify in Verification::ALL {
+        let params = SamplingParams { verify: Some(verify), ..SamplingParams::greedy() };
+        for (drafter_name, drafter) in drafters::all(&target, &other, &text, 3) {
+            for k in KS {
+                let engine = Engine::from_parts(target.clone(), drafter.clone(), k, &[3]);
+                let got = run(&engine, &params, &prompt, 60);
+                assert_eq!(got.tokens, plain.tokens, "{verify}, {drafter_name}, k = {k}");
+                assert_eq!(got.finish, plain.finish, "{verify}, {drafter_name}, k = {k}");
+            }
+        }
+    }
+}
+
+/// Coupled: a seed gives the text of plain decoding, whatever drafts and however much, under every sampling parameter.
+#[test]
+fn seeded_text_equals_plain_decoding() {
+    let open = SamplingParams { temperature: 1.0, seed: Some(7), ..SamplingParams::greedy() };
+    let settings = [
+        ("default", SamplingParams { seed: Some(7), ..SamplingParams::default() }),
+        ("open", open.clone()),
+        ("hot", SamplingParams { temperature: 3.0, ..open.clone() }),
+        ("top-k", SamplingParams { top_k: 5, ..open.clone() }),
+        ("top-p", SamplingParams { top_p: 0.8, ..open.clone() }),
+        ("min-p", SamplingParams { min_p: 0.1, ..open.clone() }),
+        (
+            "penalties and bias",
+            SamplingParams {
+                repetition_penalty: 1.3,
+                presence_penalty: 0.4,
+                frequency_penalty: 0.6,
+                logit_bias: vec![(2, 0.7), (4, f32::NEG_INFINITY)],
+                ..open
+            },
+        ),
+    ];
+    for (name, target, other) in targets() {
+        let end_id = 3;
+        let prompt = [5, 1, 4];
+        let engine = |drafter, k| Engine::from_parts(target.clone(), drafter, k, &[end_id]);
+        for (params_name, params) in &settings {
+            assert_eq!(params.verification(), Verification::Coupled);
+            let plain = run(&engine(Arc::new(NoDraft), 0), params, &prompt, 40);
+            let text = [&prompt[..], &plain.tokens].concat();
+            for (drafter_name, drafter) in drafters::all(&target, &other, &text, end_id) {
+                for k in KS {
+                    let what = format!("{name}, {params_name}, {drafter_name}, k = {k}");
+                    let got = run(&engine(drafter.clone(), k), params, &prompt, 40);
+                    assert_eq!(got.tokens, plain.tokens, "{what}");
+                    assert_eq!(got.finish, plain.finish, "{what}");
+                }
+            }
+        }
+    }
+}
+
+/// A model that drafts for itself is right every time, under every rule: by ratio because p = q, coupled because it draws
+/// with the target's noise.
+#[test]
+fn a_model_agrees_with_itself_under_every_rule() {
+    let (_, target, _) = targets().swap_remove(0);
+    let itself = Arc::new(ModelDrafter::new(target.clone(), target.info().vocab_size));
+    let engine = Engine::from_parts(target, itself, 4, &[]);
+    for verify in Verification::ALL {
+        let params = SamplingParams {
+            temperature: 1.5,
+            seed: Some(3),
+            verify: Some(verify),
+            ..SamplingParams::default()
+        };
+        let mut session = engine.session(params).unwrap();
+        let mut generation = session.generate(&[5u32, 1][..], 200).unwrap();
+        assert_eq!(generation.verification(), verify);
+        generation.by_ref().for_each(|piece| drop(piece.unwrap()));
+        assert_eq!(generation.stats().acceptance_rate(), 1.0, "{verify}");
+        assert_eq!(generation.stats().residual_underflows, 0, "{verify}");
     }
 }
 
@@ -185,16 +271,19 @@ fn neighbours_in_a_batch_change_nothing() {
     for (name, target, other) in targets() {
         for (drafter_name, drafter) in drafters::all(&target, &other, &[5, 1, 4, 2, 7], 3) {
             let engine = Engine::from_parts(target.clone(), drafter, 3, &[3]);
-            let prompts: [&[u32]; 3] = [&[5, 1, 4], &[2], &[7, 7, 7, 7, 7, 7, 7]];
+            let prompts: [&[u32]; 4] = [&[5, 1, 4], &[2], &[7, 7, 7, 7, 7, 7, 7], &[1, 0]];
+            let sampled = |seed, temperature, verify| SamplingParams {
+                seed: Some(seed),
+                temperature,
+                repetition_penalty: 1.3,
+                verify: Some(verify),
+                ..SamplingParams::default()
+            };
             let params = [
                 SamplingParams::greedy(),
-                SamplingParams { seed: Some(11), temperature: 1.0, ..SamplingParams::default() },
-                SamplingParams {
-                    seed: Some(12),
-                    temperature: 0.8,
-                    repetition_penalty: 1.3,
-                    ..SamplingParams::default()
-                },
+                sampled(11, 1.0, Verification::Rejection),
+                sampled(12, 0.8, Verification::Coupled),
+                sampled(13, 1.2, Verification::Block),
             ];
             let alone: Vec<_> = prompts
                 .iter()
@@ -277,8 +366,10 @@ fn assert_sampled_text_follows(
         ..SamplingParams::default()
     };
     for (what, params) in [("plain", plain), ("shaped", shaped)] {
-        for k in [1, 3] {
-            assert_two_tokens_follow(target, drafter, k, &params, draws, &format!("{name}, {what}, k = {k}"));
+        for (verify, k) in Verification::ALL.into_iter().flat_map(|verify| [(verify, 1), (verify, 3)]) {
+            let params = SamplingParams { verify: Some(verify), ..params.clone() };
+            let what = format!("{name}, {what}, {verify}, k = {k}");
+            assert_two_tokens_follow(target, drafter, k, &params, draws, &what);
         }
     }
 }
@@ -316,8 +407,9 @@ fn sampled_text_with_every_feature_has_the_targets_distribution() {
     let other: Arc<dyn Model> = Arc::new(ToyModel::new(8, 2, 5.0));
     for (drafter_name, drafter) in drafters::all(&target, &other, &[5, 1, 4, 2, 7, 0, 3], 6) {
         for Feature { name, params, .. } in features::all() {
-            for k in [1, 3] {
-                let what = format!("{drafter_name}, {name}, k = {k}");
+            for (verify, k) in Verification::ALL.into_iter().flat_map(|verify| [(verify, 1), (verify, 3)]) {
+                let params = SamplingParams { verify: Some(verify), ..params.clone() };
+                let what = format!("{drafter_name}, {name}, {verify}, k = {k}");
                 assert_two_tokens_follow(&target, &drafter, k, &params, 4_000, &what);
             }
         }
@@ -356,9 +448,10 @@ fn an_unseeded_run_reports_a_seed_that_replays_it() {
     let mut session = engine.session(params.clone()).unwrap();
     let mut generation = session.generate(&[1u32, 2][..], 30).unwrap();
     let first: Vec<u32> = generation.by_ref().map(|piece| piece.unwrap().id).collect();
-    let seed = generation.seed();
-    let again = run(&engine, &SamplingParams { seed: Some(seed), ..params.clone() }, &[1, 2], 30);
-    assert_eq!(first, again.tokens);
+    let (seed, verify) = (generation.seed(), generation.verification());
+    assert_eq!(verify, Verification::Rejection);
+    let params = SamplingParams { seed: Some(seed), verify: Some(verify), ..params };
+    assert_eq!(first, run(&engine, &params, &[1, 2], 30).tokens);
     let other = run(&engine, &SamplingParams { seed: Some(seed + 1), ..params }, &[1, 2], 30);
     assert_ne!(first, other.tokens);
 }
@@ -401,38 +494,50 @@ impl Model for FailsOnce {
 fn a_failed_round_can_be_tried_again() {
     let prompt = [5u32, 1, 4];
     let toy = || ToyModel::new(12, 1, 6.0);
-    let params = SamplingParams { seed: Some(3), temperature: 1.0, ..SamplingParams::default() };
-    let plain = run(
-        &Engine::from_parts(Arc::new(toy()), Arc::new(NgramDrafter::default()), 3, &[]),
-        &params,
-        &prompt,
-        30,
-    );
-    for nan in [false, true] {
-        for at in [0, 1, 2, 7] {
-            // A prompt's pass asks for no logits, so there is nothing to be NaN.
-            if nan && at == 0 {
-                continue;
-            }
-            let target = Arc::new(FailsOnce { inner: toy(), at, nan, passes: AtomicUsize::new(0) });
-            let engine = Engine::from_parts(target, Arc::new(NgramDrafter::default()), 3, &[]);
-            let request =
-                Request { prompt: &prompt, params: &params, max_tokens: 30, stops: &[], ignore_eos: false };
-            let mut sequence = engine.start(&request, &mut None).unwrap();
-            let mut rounds = engine.rounds();
-            let mut failures = Vec::new();
-            while sequence.finish_reason().is_none() {
-                let result = match rounds.prefill(&mut sequence) {
-                    Ok(true) => continue,
-                    Ok(false) => step(&mut rounds, &mut sequence),
-                    Err(error) => Err(error),
+    for verify in Verification::ALL {
+        let params = SamplingParams {
+            seed: Some(3),
+            temperature: 1.0,
+            verify: Some(verify),
+            ..SamplingParams::default()
+        };
+        let plain = run(
+            &Engine::from_parts(Arc::new(toy()), Arc::new(NgramDrafter::default()), 3, &[]),
+            &params,
+            &prompt,
+            30,
+        );
+        for nan in [false, true] {
+            for at in [0, 1, 2, 7] {
+                // A prompt's pass asks for no logits, so there is nothing to be NaN.
+                if nan && at == 0 {
+                    continue;
+                }
+                let target = Arc::new(FailsOnce { inner: toy(), at, nan, passes: AtomicUsize::new(0) });
+                let engine = Engine::from_parts(target, Arc::new(NgramDrafter::default()), 3, &[]);
+                let request = Request {
+                    prompt: &prompt,
+                    params: &params,
+                    max_tokens: 30,
+                    stops: &[],
+                    ignore_eos: false,
                 };
-                failures.extend(result.err().map(|error| error.to_string()));
+                let mut sequence = engine.start(&request, &mut None).unwrap();
+                let mut rounds = engine.rounds();
+                let mut failures = Vec::new();
+                while sequence.finish_reason().is_none() {
+                    let result = match rounds.prefill(&mut sequence) {
+                        Ok(true) => continue,
+                        Ok(false) => step(&mut rounds, &mut sequence),
+                        Err(error) => Err(error),
+                    };
+                    failures.extend(result.err().map(|error| error.to_string()));
+                }
+                assert_eq!(sequence.output(), plain.tokens, "{verify}, pass {at}, NaN {nan}");
+                let [failure] = &failures[..] else { panic!("one pass fails, not {failures:?}") };
+                let wanted = if nan { "logits of step" } else { "device went away" };
+                assert!(failure.contains(wanted), "{failure}");
             }
-            assert_eq!(sequence.output(), plain.tokens, "pass {at}, NaN {nan}");
-            let [failure] = &failures[..] else { panic!("one pass fails, not {failures:?}") };
-            let wanted = if nan { "logits of step" } else { "device went away" };
-            assert!(failure.contains(wanted), "{failure}");
         }
     }
 }

@@ -42,7 +42,17 @@ struct Outcome {
 }
 
 fn run(engine: &Engine, prompt: &str, max_tokens: usize, stops: &[&str]) -> Outcome {
-    let session = engine.session(SamplingParams::greedy()).unwrap();
+    run_with(engine, &SamplingParams::greedy(), prompt, max_tokens, stops)
+}
+
+fn run_with(
+    engine: &Engine,
+    params: &SamplingParams,
+    prompt: &str,
+    max_tokens: usize,
+    stops: &[&str],
+) -> Outcome {
+    let session = engine.session(params.clone()).unwrap();
     let mut session = session.with_stops(stops.iter().copied());
     let mut generation = session.generate(prompt, max_tokens).unwrap();
     let text = generation.by_ref().map(|piece| piece.unwrap().text).collect();
@@ -149,6 +159,39 @@ fn smollm2_speculative_text_is_plain_text() {
                 (got.text, got.tokens, got.finish),
                 (want.text.clone(), want.tokens.clone(), want.finish)
             );
+        }
+    }
+}
+
+/// Sampled text of a seed is one text, whoever drafts it.
+#[test]
+fn smollm2_seeded_text_is_plain_text() {
+    let Some(builder) = real::engine("smollm2-135m-instruct") else { return };
+    let plain = builder.draft("none").num_draft_tokens(0).build().unwrap();
+    let target = plain.target();
+    let drafters: [(&str, Arc<dyn Drafter>); 2] = [
+        ("ngram", Arc::new(NgramDrafter::default())),
+        ("itself", Arc::new(ModelDrafter::new(target.clone(), target.info().vocab_size))),
+    ];
+    // The default filters, and a whole vocabulary to draw from.
+    let filtered = SamplingParams { temperature: 0.8, seed: Some(17), ..SamplingParams::default() };
+    let open = SamplingParams { temperature: 0.8, seed: Some(18), ..SamplingParams::greedy() };
+    for (params, prompt) in [&filtered, &open].into_iter().zip(PROMPTS) {
+        let want = run_with(&plain, params, prompt, 64, &[]);
+        assert_ne!(want.tokens, run(&plain, prompt, 64, &[]).tokens, "sampled text is not the greedy one");
+        for (drafter_name, drafter) in &drafters {
+            for k in [1, 3, 7] {
+                let got = run_with(&plain.with_drafter(drafter.clone(), k), params, prompt, 64, &[]);
+                let what = format!("{drafter_name}, k = {k}, {prompt:?}");
+                assert_eq!(
+                    (&got.tokens, &got.text, got.finish),
+                    (&want.tokens, &want.text, want.finish),
+                    "{what}"
+                );
+                if *drafter_name == "itself" {
+                    assert_eq!(got.acceptance, 1.0, "{what}: a model draws what it draws");
+                }
+            }
         }
     }
 }

@@ -56,6 +56,7 @@ pub use sampling::SamplingParams;
 pub use sequence::{FinishReason, Memory, Piece, Request, Sequence};
 pub use session::{Generation, Prompt, Session};
 pub use stats::Stats;
+pub use verify::Verification;
 
 /// The README's Rust compiles.
 #[cfg(doctest)]

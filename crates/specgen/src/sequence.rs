@@ -7,11 +7,11 @@ use crate::{
     draft::{Draft, DraftState, Drafter},
     error::{Error, Result},
     model::Model,
-    rng::{Noise, RoundNoise},
+    rng::{CoupledNoise, Noise, RoundNoise},
     sampling::{History, Sampler, SamplingParams},
     stats::Stats,
     text::TextOutput,
-    verify::Verdict,
+    verify::{DraftNoise, Verdict, Verification},
 };
 
 /// Why a text ended.
@@ -116,9 +116,10 @@ pub struct Sequence {
     pub(crate) memory: Memory,
     pub(crate) sampler: Sampler,
     pub(crate) history: History,
-    pub(crate) noise: Noise,
     pub(crate) stats: Stats,
     pub(crate) limits: Limits,
+    noise: Noise,
+    verification: Verification,
     round: u32,
     start: Instant,
     text: Option<TextOutput>,
@@ -140,6 +141,7 @@ impl Sequence {
             memory,
             history: History::new(prompt),
             noise: Noise::new(sampler.seed()),
+            verification: sampler.params().verification(),
             sampler,
             stats: Stats { prompt_tokens: prompt.len(), ..Stats::default() },
             limits,
@@ -173,9 +175,14 @@ impl Sequence {
         self.memory
     }
 
-    /// The seed its randomness comes from: the same seed, prompt and settings give the same text.
+    /// The seed its randomness comes from: the same seed, verification, prompt and settings give the same text.
     pub fn seed(&self) -> u64 {
         self.noise.seed()
+    }
+
+    /// How its drafts are verified.
+    pub fn verification(&self) -> Verification {
+        self.verification
     }
 
     /// Prompt and output. The last token is pending: committed, not yet fed to the target.
@@ -211,14 +218,24 @@ impl Sequence {
         of_output.min(of_context).saturating_sub(1)
     }
 
-    /// The randomness of this round's verification.
-    pub(crate) fn verify_noise(&self) -> RoundNoise {
+    /// What a ratio test of this round draws with.
+    pub(crate) fn own_noise(&self) -> RoundNoise {
         RoundNoise::verify(self.noise, self.history.num_output() as u64, self.round)
     }
 
-    /// The randomness of this round's draft.
-    pub(crate) fn draft_noise(&self) -> RoundNoise {
-        RoundNoise::draft(self.noise, self.history.num_output() as u64, self.round)
+    /// What draft and target both draw with where they are coupled.
+    pub(crate) fn shared_noise(&self) -> CoupledNoise {
+        CoupledNoise::new(self.noise, self.history.num_output() as u64)
+    }
+
+    /// What this round's draft draws with.
+    pub(crate) fn draft_noise(&self) -> DraftNoise {
+        match self.verification {
+            Verification::Rejection | Verification::Block => {
+                DraftNoise::Own(RoundNoise::draft(self.noise, self.history.num_output() as u64, self.round))
+            }
+            Verification::Coupled => DraftNoise::Shared(self.shared_noise()),
+        }
     }
 
     /// Commits a round: walks over the accepted tokens and the one after them in the order plain decoding would have

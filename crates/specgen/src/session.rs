@@ -9,6 +9,7 @@ use crate::{
     sampling::{Sampler, SamplingParams},
     sequence::{FinishReason, Memory, Piece, Request, Sequence},
     stats::Stats,
+    verify::Verification,
 };
 
 /// What a text starts from.
@@ -157,9 +158,15 @@ impl Generation<'_> {
         self.sequence.as_ref().expect("the sequence leaves in drop only")
     }
 
-    /// The seed its randomness comes from, drawn or given: the same seed, prompt and settings give the same text.
+    /// The seed its randomness comes from, drawn or given: with [`Generation::verification`] and the same prompt and
+    /// settings it gives the same text; where that is [`Verification::Coupled`], with any draft.
     pub fn seed(&self) -> u64 {
         self.sequence().seed()
+    }
+
+    /// How drafts are verified, as asked for or by default.
+    pub fn verification(&self) -> Verification {
+        self.sequence().verification()
     }
 
     /// The prompt's ids.

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use clap::Args;
 use specgen::{
-    SamplingParams,
+    SamplingParams, Verification,
     sampling::{Mirostat, Xtc},
 };
 
@@ -52,9 +52,14 @@ pub(crate) struct SamplingArgs {
     /// How fast mirostat corrects its aim [default: 0.1]
     #[arg(long, value_name = "F", allow_hyphen_values = true, requires = "mirostat_tau")]
     mirostat_eta: Option<f32>,
-    /// Makes the text repeatable [default: drawn, and told]
+    /// Makes the text repeatable, with any draft or none unless --verify says otherwise [default: drawn, and told]
     #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = whole::<u64>)]
     seed: Option<u64>,
+    /// How drafts are verified, exactly with each: `rejection` token by token, `block` as a whole, which accepts as much
+    /// or more, `coupled` so that a seed gives one text with any draft or none [default: coupled where --seed is given
+    /// and the temperature is above 0, else rejection]
+    #[arg(long, value_name = "RULE")]
+    verify: Option<Verification>,
     #[command(flatten)]
     penalties: PenaltyArgs,
 }
@@ -83,7 +88,7 @@ impl SamplingArgs {
                 ..off
             },
         };
-        let params = self.penalties.on(filters);
+        let params = SamplingParams { verify: self.verify, ..self.penalties.on(filters) };
         params.validate(usize::MAX).map_err(|error| UsageError(flags::worded(&error)))?;
         Ok(params)
     }
@@ -125,7 +130,7 @@ mod tests {
              --frequency-penalty 0.75 --penalty-last-n 64 --dry-multiplier 0.5 --dry-base 2 \
              --dry-allowed-length 4 --dry-penalty-last-n 256 --dry-sequence-breaker a --dry-sequence-breaker - \
              --logit-bias 7=-inf --logit-bias 8=2 --no-repeat-ngram 5 --bad-words no --bad-words never \
-             --min-tokens 6 --seed 9",
+             --min-tokens 6 --seed 9 --verify block",
         );
         let wanted = SamplingParams {
             temperature: 0.5,
@@ -153,6 +158,7 @@ mod tests {
             bad_words: vec!["no".into(), "never".into()],
             min_tokens: 6,
             seed: Some(9),
+            verify: Some(Verification::Block),
         };
         assert_eq!(found, wanted);
     }

@@ -49,6 +49,14 @@ fn options_that_make_no_sense() {
             "error: invalid value 'gpu' for '--device <DEVICE>': device `gpu` is unknown; wanted cpu, cuda, cuda:INDEX, metal or reference",
         ),
         (
+            "generate x --verify typical",
+            "error: invalid value 'typical' for '--verify <RULE>': verification `typical` is unknown; wanted one of rejection, block, coupled",
+        ),
+        (
+            "generate x --verify Block",
+            "error: invalid value 'Block' for '--verify <RULE>': verification `Block` is unknown; wanted one of rejection, block, coupled",
+        ),
+        (
             "generate x --greedy --temperature 1",
             "error: the argument '--greedy' cannot be used with '--temperature <F>'",
         ),

@@ -35,11 +35,12 @@ fn json_has_every_field_in_its_type() {
     assert_eq!(found.stderr, "");
     let answer = found.json();
     let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
-    let wanted = "text token_ids prompt_token_ids finish_reason seed model draft stats";
+    let wanted = "text token_ids prompt_token_ids finish_reason seed verify model draft stats";
     assert_eq!(keys(&answer), wanted.split(' ').collect::<Vec<_>>());
     assert!(!answer["text"].as_str().unwrap().is_empty());
     assert_eq!(answer["finish_reason"], "length");
     assert_eq!(answer["seed"], u64::MAX);
+    assert_eq!(answer["verify"], "coupled");
     assert_eq!(answer["draft"], "ngram");
     let ids = |name: &str| {
         let ids = answer[name].as_array().unwrap();
@@ -160,9 +161,44 @@ fn a_seed_repeats_a_text_and_other_seeds_do_not() {
     assert_eq!(sample("7"), first);
     assert_ne!(sample("8"), first);
 
-    let line = run(&mut specgen(&["generate", "-m", model, "-n", "2", PROMPT])).stderr;
-    let drawn = line.split("seed ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
-    assert!(drawn.parse::<u64>().is_ok(), "an unseeded run tells the seed it drew: {line}");
+    // An unseeded run tells how to repeat it.
+    let found = run(&mut specgen(&["generate", "-m", model, "-n", "24", PROMPT]));
+    let replay = found.stderr.split(" · ").find(|part| part.starts_with("--seed ")).unwrap();
+    assert!(replay.ends_with(" --verify rejection"), "{replay}");
+    let words = ["generate", "-m", model, "-n", "24", "-q", PROMPT];
+    assert_eq!(run(specgen(&words).args(replay.split(' '))).ok(), found.stdout);
+}
+
+/// A seed gives one text, whatever drafts; `--verify` chooses another rule for it.
+#[test]
+fn a_seeded_text_is_the_same_however_it_is_drafted() {
+    let Some(model) = real_model() else { return };
+    let sample = |words: &[&str]| {
+        let command =
+            ["generate", "-m", model, "--temperature", "0.9", "--seed", "5", "--json", "-n", "24", PROMPT];
+        run(specgen(&command).args(words)).json()
+    };
+    let plain = sample(&["-k", "0"]);
+    assert_eq!(plain["verify"], "coupled");
+    for words in
+        [&["-k", "4"][..], &["--draft", model, "-k", "3"], &["--draft", "none", "--verify", "coupled"]]
+    {
+        let other = sample(words);
+        assert_eq!(
+            (&other["token_ids"], &other["verify"]),
+            (&plain["token_ids"], &plain["verify"]),
+            "{words:?}"
+        );
+        if words.contains(&model) {
+            assert_eq!(other["stats"]["acceptance_rate"], 1.0, "a model agrees with itself, draw by draw");
+        }
+    }
+    for rule in ["rejection", "block"] {
+        let found = sample(&["--verify", rule, "--draft", model]);
+        assert_eq!(found["verify"], rule);
+        assert_eq!(found["stats"]["acceptance_rate"], 1.0, "{rule}");
+    }
+    assert_eq!(greedy(model, &["--seed", "5"])["verify"], "rejection");
 }
 
 #[test]

@@ -54,9 +54,8 @@ impl Chain {
     fn extend(&mut self, request: &mut DraftRequest<'_>, logits: &[f32]) {
         match self.sampler.distribution(logits, request.history) {
             Ok(q) => {
-                let token = q.draw(&mut request.noise, self.draft.len());
-                request.history.push_drawn(token, &q);
-                self.draft.push(token, q);
+                let (token, ln_q) = self.draft.draw(q, &mut request.noise);
+                request.history.push_drawn(token, ln_q);
                 if request.end_ids.contains(&token) {
                     request.k = self.draft.len();
                 }

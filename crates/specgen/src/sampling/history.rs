@@ -2,8 +2,6 @@
 
 use std::collections::HashMap;
 
-use crate::distribution::Distribution;
-
 /// How often a token has occurred.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -50,11 +48,11 @@ impl History {
         self.counts.entry(id).or_default().output += 1;
     }
 
-    /// Appends a token that was drawn from `p`, or verified against it, and remembers how much of a surprise it was
-    /// there: what mirostat steers by.
-    pub fn push_drawn(&mut self, id: u32, p: &Distribution) {
+    /// Appends a token whose probability was `exp(ln_p)` where it was drawn or verified, and remembers how much of a
+    /// surprise that was: what mirostat steers by.
+    pub fn push_drawn(&mut self, id: u32, ln_p: f32) {
         self.push(id);
-        let bits = self.surprise().1 - f64::from(p.log_prob(id)) / std::f64::consts::LN_2;
+        let bits = self.surprise().1 - f64::from(ln_p) / std::f64::consts::LN_2;
         self.surprises.push(Surprise { len: self.tokens.len(), bits });
     }
 
@@ -186,11 +184,10 @@ mod tests {
     /// Surprises come and go with their tokens, whatever else is pushed between.
     #[test]
     fn surprises_follow_the_output() {
-        let p = Distribution::Dense([0.5_f32, 0.25, 0.25].map(f32::ln).to_vec());
         let mut history = History::new(&[7]);
-        history.push_drawn(0, &p);
+        history.push_drawn(0, 0.5_f32.ln());
         history.push(1);
-        history.push_drawn(2, &p);
+        history.push_drawn(2, 0.25_f32.ln());
         history.push(0);
         let (known, bits) = history.surprise();
         assert!(known == 2 && (bits - 3.0).abs() < 1e-6, "{known} {bits}");

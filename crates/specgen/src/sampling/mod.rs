@@ -143,7 +143,7 @@ impl Sampler {
     pub fn push(&self, history: &mut History, id: u32, logits: &[f32]) {
         let p = self.params.mirostat.and_then(|_| self.distribution(logits, history).ok());
         match p {
-            Some(p) => history.push_drawn(id, &p),
+            Some(p) => history.push_drawn(id, p.log_prob(id)),
             // A row that has no distribution is one nothing is said from.
             None => history.push(id),
         }

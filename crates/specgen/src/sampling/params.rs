@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::{Phrase, Processor};
-use crate::{Error, Result};
+use crate::{Error, Result, verify::Verification};
 
 /// How tokens are drawn from the model's logits. Where each step has its place: [the module](crate::sampling).
 ///
@@ -52,6 +52,9 @@ pub struct SamplingParams {
     pub min_tokens: usize,
     /// Makes the output repeatable; without one, a seed is drawn and reported.
     pub seed: Option<u64>,
+    /// How drafts are verified; `None` is [`SamplingParams::verification`]'s choice. Every rule keeps the distribution;
+    /// with [`Verification::Coupled`] the text of a seed is the same with any draft or none.
+    pub verify: Option<Verification>,
 }
 
 /// Exclude top choices: of the tokens with a probability of at least `threshold`, all but the least likely are left out,
@@ -140,7 +143,17 @@ impl SamplingParams {
             bad_words: Vec::new(),
             min_tokens: 0,
             seed: None,
+            verify: None,
         }
+    }
+
+    /// How drafts are verified: as `verify` says. Where it says nothing, a seed at a temperature above 0 means
+    /// [`Verification::Coupled`], because one seed is to give one text, and all else [`Verification::Rejection`].
+    pub fn verification(&self) -> Verification {
+        self.verify.unwrap_or(match self.seed {
+            Some(_) if self.temperature > 0.0 => Verification::Coupled,
+            _ => Verification::Rejection,
+        })
     }
 
     /// Checks every value against its range, and the ids of bias and phrases against the vocabulary.
@@ -240,6 +253,22 @@ mod tests {
     fn the_presets_are_valid() {
         SamplingParams::default().validate(10).unwrap();
         SamplingParams::greedy().validate(0).unwrap();
+    }
+
+    #[test]
+    fn a_seed_means_one_text_unless_told_otherwise() {
+        let greedy = SamplingParams::greedy();
+        let sampled = SamplingParams::default();
+        let seeded = SamplingParams { seed: Some(1), ..sampled.clone() };
+        assert_eq!(greedy.verification(), Verification::Rejection);
+        assert_eq!(SamplingParams { seed: Some(1), ..greedy }.verification(), Verification::Rejection);
+        assert_eq!(sampled.verification(), Verification::Rejection);
+        assert_eq!(seeded.verification(), Verification::Coupled);
+        for verify in Verification::ALL {
+            for params in [&sampled, &seeded] {
+                assert_eq!(SamplingParams { verify: Some(verify), ..params.clone() }.verification(), verify);
+            }
+        }
     }
 
     #[test]

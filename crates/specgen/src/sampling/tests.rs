@@ -131,7 +131,7 @@ const SURPRISE: f64 = 2.0;
 fn history(prompt: &[u32], output: &[u32]) -> History {
     let mut history = History::new(prompt);
     for &id in output {
-        history.push_drawn(id, &Distribution::Sparse(vec![(id, 0.25_f32.ln()), (u32::MAX, 0.75_f32.ln())]));
+        history.push_drawn(id, 0.25_f32.ln());
     }
     history
 }
