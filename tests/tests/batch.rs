@@ -205,9 +205,9 @@ fn a_prompt_is_fed_in_pieces_to_target_and_draft() {
     let (target, draft) = (Probe::new(1), Probe::new(2));
     let engine = Engine::from_parts(target.clone(), model_drafter(&draft), 3, &[]);
     let mut rounds = engine.rounds();
-    let text = prompt(700);
+    let text = prompt(350);
     let mut sequence = start(&engine, &text, &SamplingParams::greedy(), &mut None);
-    for (piece, more) in [(256, true), (256, true), (187, false)] {
+    for (piece, more) in [(128, true), (128, true), (93, false)] {
         assert_eq!(rounds.prefill(&mut sequence).unwrap(), more);
         assert_eq!((target.take_passes(), draft.take_passes()), (vec![vec![piece]], vec![vec![piece]]));
     }
@@ -269,7 +269,7 @@ fn a_batch_drafts_in_shared_passes() {
 
     // A draft state that saw nothing of its text yet catches up with its neighbours, a piece at a time.
     let drafter = model_drafter(&draft);
-    let mut states = [600, 2, 300].map(|len| (prompt(len), drafter.new_state()));
+    let mut states = [300, 2, 150].map(|len| (prompt(len), drafter.new_state()));
     let sampler = Sampler::new(&SamplingParams::greedy(), VOCAB).unwrap();
     let mut histories = states.each_ref().map(|(text, _)| History::new(text));
     let noise = DraftNoise::Own(RoundNoise::draft(Noise::new(1), 0, 0));
@@ -288,5 +288,5 @@ fn a_batch_drafts_in_shared_passes() {
         .collect();
     let drafts = drafter.draft(&mut requests).unwrap();
     assert!(drafts.iter().all(|draft| draft.as_ref().unwrap().len() == 2));
-    assert_eq!(draft.take_passes(), [vec![256, 256], vec![256], vec![88, 2, 44], vec![1, 1, 1]]);
+    assert_eq!(draft.take_passes(), [vec![128, 128], vec![128], vec![44, 2, 22], vec![1, 1, 1]]);
 }

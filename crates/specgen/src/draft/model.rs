@@ -6,12 +6,12 @@ use super::{Draft, DraftRequest, DraftState, Drafter};
 use crate::{
     cache::KvCache,
     error::{Error, Result},
-    model::{Batch, Model, Output, Rows, Slice, feed_prompt},
+    model::{Batch, Model, Output, PROMPT_CHUNK, Rows, Slice, feed_prompt},
     sampling::Sampler,
 };
 
 /// The most tokens of a text that one pass catches up on, per sequence.
-const CATCH_UP_CHUNK: usize = 256;
+const CATCH_UP_CHUNK: usize = PROMPT_CHUNK;
 
 /// Drafts with a model.
 pub struct ModelDrafter {
