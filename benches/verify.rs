@@ -3,10 +3,11 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
+use specgen::Verification;
 use specgen::distribution::Distribution;
-use specgen::rng::{Noise, RoundNoise, Stream};
-use specgen::sampling::{History, Sampler, SamplingParams, log_probabilities};
-use specgen::verify::{Draft, rejection};
+use specgen::rng::{CoupledNoise, Noise, RoundNoise, Stream};
+use specgen::sampling::{Dry, History, Mirostat, Sampler, SamplingParams, Xtc, log_probabilities};
+use specgen::verify::{Draft, DraftNoise, block, coupled, rejection};
 use std::hint::black_box;
 
 const VOCAB: usize = 151_936;
@@ -36,6 +37,39 @@ fn settings() -> [(&'static str, SamplingParams); 6] {
         ("min-p 0.05", SamplingParams { min_p: 0.05, ..open.clone() }),
         ("dense", open),
     ]
+}
+
+/// What is added to plain sampling by one feature more.
+fn features() -> [(&'static str, SamplingParams); 8] {
+    let open = SamplingParams { temperature: 0.8, seed: Some(1), ..SamplingParams::greedy() };
+    let xtc = Some(Xtc { probability: 1.0, threshold: 0.1 });
+    let dry = Some(Dry { sequence_breakers: Vec::new(), ..Dry::default() });
+    let default = SamplingParams { seed: Some(1), ..SamplingParams::default() };
+    [
+        ("top-n-sigma", SamplingParams { top_n_sigma: 1.0, ..open.clone() }),
+        ("typical-p", SamplingParams { typical_p: 0.9, ..open.clone() }),
+        ("XTC", SamplingParams { xtc, ..open.clone() }),
+        ("mirostat", SamplingParams { mirostat: Some(Mirostat::default()), ..open }),
+        ("default, typical-p and XTC", SamplingParams { typical_p: 0.9, xtc, ..default.clone() }),
+        ("default, DRY", SamplingParams { dry, ..default.clone() }),
+        ("default, n-grams", SamplingParams { no_repeat_ngram: 4, ..default.clone() }),
+        ("default, bad word", SamplingParams { bad_words: vec![vec![5].into()], ..default }),
+    ]
+}
+
+/// Features with a text of 8,192 tokens before them.
+fn features_of_a_long_text(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("distribution after 8192 tokens");
+    let noise = Noise::new(9);
+    let text: Vec<u32> =
+        (0..8192).map(|at| (900.0 * noise.uniform(Stream::Coupled, at, 0, 0).powi(4)) as u32).collect();
+    let (row, history) = (logits(0), History::new(&text));
+    for (name, params) in features() {
+        let sampler = Sampler::new(&params, VOCAB).unwrap();
+        group
+            .bench_function(name, |bencher| bencher.iter(|| sampler.distribution(black_box(&row), &history)));
+    }
+    group.finish();
 }
 
 fn distribution(criterion: &mut Criterion) {
@@ -68,13 +102,23 @@ fn draw(criterion: &mut Criterion) {
                 black_box(&p).draw(&mut RoundNoise::verify(Noise::new(3), position, 0), 0)
             })
         });
+        group.bench_function(format!("{name}, coupled"), |bencher| {
+            bencher.iter(|| {
+                position += 1;
+                black_box(&p).draw(&mut CoupledNoise::new(Noise::new(3), position), 0)
+            })
+        });
     }
     group.finish();
 }
 
 /// A round of four drafted tokens, distributions at hand: a drafter a little off, and one far off.
 fn verify(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group(format!("rejection, k = {K}"));
+    Verification::ALL.into_iter().for_each(|rule| verify_by(criterion, rule));
+}
+
+fn verify_by(criterion: &mut Criterion, rule: Verification) {
+    let mut group = criterion.benchmark_group(format!("{rule}, k = {K}"));
     for (name, params) in settings() {
         let sampler = Sampler::new(&params, VOCAB).unwrap();
         let score = |row: &[f32]| sampler.distribution(row, &History::default()).unwrap();
@@ -86,7 +130,7 @@ fn verify(criterion: &mut Criterion) {
             for (i, row) in rows[..K].iter().enumerate() {
                 let off = |id: u32| step * noise.uniform(Stream::Coupled, i as u64, 9, id) as f32;
                 let q = score(&row.iter().zip(0..).map(|(logit, id)| logit + off(id)).collect::<Vec<_>>());
-                draft.push(q.draw(&mut RoundNoise::draft(noise, 0, 0), i), q);
+                draft.draw(q, &mut DraftNoise::Own(RoundNoise::draft(noise, 0, 0)));
             }
             let mut position = 0;
             group.bench_function(format!("{name}, {drafter} draft"), |bencher| {
@@ -94,8 +138,16 @@ fn verify(criterion: &mut Criterion) {
                     || p.clone().into_iter(),
                     |mut p| {
                         position += 1;
-                        let mut noise = RoundNoise::verify(noise, position, 0);
-                        rejection(&draft, |_| Ok(p.next().unwrap()), &mut noise).unwrap()
+                        let p = |_| Ok(p.next().unwrap());
+                        let mut own = RoundNoise::verify(noise, position, 0);
+                        match rule {
+                            Verification::Rejection => rejection(&draft, p, &mut own),
+                            Verification::Block => block(&draft, p, &mut own),
+                            Verification::Coupled => {
+                                coupled(&draft, p, &mut CoupledNoise::new(noise, position))
+                            }
+                        }
+                        .unwrap()
                     },
                     BatchSize::LargeInput,
                 )
@@ -105,5 +157,5 @@ fn verify(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, distribution, draw, verify);
+criterion_group!(benches, distribution, features_of_a_long_text, draw, verify);
 criterion_main!(benches);

@@ -68,9 +68,8 @@ impl Drafter for Uniform {
         let q = Distribution::Dense(vec![-(self.vocab_size as f32).ln(); self.vocab_size]);
         let chain = |request: &mut DraftRequest<'_>| {
             let mut draft = Draft::default();
-            for i in 0..request.k {
-                let token = q.draw(&mut request.noise, i);
-                draft.push(token, q.clone());
+            for _ in 0..request.k {
+                draft.draw(q.clone(), &mut request.noise);
             }
             Ok(draft)
         };

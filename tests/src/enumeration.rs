@@ -5,7 +5,7 @@
 //! probabilities. What comes out is the law of the result, to f64 rounding.
 
 use specgen::distribution::Distribution;
-use specgen::verify::Chooser;
+use specgen::verify::{Chooser, Picker};
 use std::collections::HashMap;
 use std::hash::Hash;
 
@@ -27,7 +27,7 @@ pub struct EnumChooser {
 }
 
 impl EnumChooser {
-    /// Decides among `options` (value and weight), as [`Chooser::pick`] does.
+    /// Decides among `options` (value and weight), as [`Picker::pick`] does.
     pub fn decide(&mut self, options: impl Iterator<Item = (u32, f64)>) -> Option<u32> {
         if self.depth == self.path.len() {
             let mut options: Vec<(u32, f64)> = options.filter(|&(_, weight)| weight > 0.0).collect();
@@ -70,7 +70,9 @@ impl Chooser for EnumChooser {
         let no = -ln_ratio.min(0.0).exp_m1();
         self.decide([(1, yes), (0, no)].into_iter()) == Some(1)
     }
+}
 
+impl Picker for EnumChooser {
     fn pick(&mut self, _index: usize, weights: impl Iterator<Item = (u32, f64)>) -> Option<u32> {
         self.decide(weights)
     }

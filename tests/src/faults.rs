@@ -80,3 +80,71 @@ impl<C: Chooser> Rule<C> for Faulty {
         verdict(g, chooser.pick(g, (0..).zip(row(last))).expect("p has a possible token"))
     }
 }
+
+/// What is wrong with a [`FaultyBlock`] rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BlockFault {
+    /// Nothing.
+    None,
+    /// The correction comes from the ratio test's residual `max(0, p - q)`, without the weight.
+    TokenResidual,
+    /// Lengths are tried from the shortest on, and the first no ends it.
+    FirstFailure,
+    /// Weights are not cut at 1.
+    UncutWeights,
+    /// The last token stands with the chance of the others: `Z` is taken as 1 there.
+    LastLikeTheOthers,
+}
+
+/// Block verification written out plainly over dense rows, with one fault.
+#[derive(Debug, Clone, Copy)]
+pub struct FaultyBlock {
+    /// Number of tokens.
+    pub vocab: u32,
+    /// The fault.
+    pub fault: BlockFault,
+}
+
+impl<C: Chooser> Rule<C> for FaultyBlock {
+    fn verify(
+        &self,
+        draft: &Draft,
+        p: &mut dyn FnMut(usize) -> Result<Distribution>,
+        chooser: &mut C,
+    ) -> Verdict {
+        let g = draft.len();
+        let p: Vec<Vec<f64>> =
+            (0..=g).map(|i| exact(&p(i).expect("toy models do not fail"), self.vocab)).collect();
+        let q: Vec<Vec<f64>> = draft.q.iter().map(|q| exact(q, self.vocab)).collect();
+        let mut w = vec![1.0];
+        for (i, &x) in draft.tokens.iter().enumerate() {
+            let weight = w[i] * p[i][x as usize] / q[i][x as usize];
+            w.push(if self.fault == BlockFault::UncutWeights { weight } else { weight.min(1.0) });
+        }
+        let residual = |i: usize, w: f64| -> Vec<f64> {
+            p[i].iter().zip(&q[i]).map(|(p, q)| (w * p - q).max(0.0)).collect()
+        };
+        let chance = |i: usize| -> f64 {
+            let z: f64 = match i == g {
+                true if self.fault == BlockFault::LastLikeTheOthers => 1.0,
+                true => return w[g],
+                false => residual(i, w[i]).iter().sum(),
+            };
+            if z + 1.0 - w[i] <= 0.0 { 1.0 } else { z / (z + 1.0 - w[i]) }
+        };
+        let stands: Vec<bool> = (1..=g).map(|i| chooser.accept(i - 1, chance(i).ln())).collect();
+        let a = match self.fault {
+            BlockFault::FirstFailure => stands.iter().take_while(|&&yes| yes).count(),
+            _ => stands.iter().rposition(|&yes| yes).map_or(0, |i| i + 1),
+        };
+        let weights = match a == g {
+            true => p[g].clone(),
+            false if self.fault == BlockFault::TokenResidual => residual(a, 1.0),
+            false => residual(a, w[a]),
+        };
+        let drawn = chooser.pick(a, (0..).zip(weights));
+        let next_token =
+            drawn.or_else(|| chooser.pick(a, (0..).zip(p[a].clone()))).expect("p has a possible token");
+        Verdict { num_accepted: a, next_token, residual_underflow: false }
+    }
+}

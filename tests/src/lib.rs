@@ -3,6 +3,7 @@
 pub mod drafters;
 pub mod enumeration;
 pub mod faults;
+pub mod features;
 pub mod real;
 pub mod statistics;
 pub mod tiny;

@@ -5,7 +5,7 @@ use specgen::Result;
 use specgen::distribution::Distribution;
 use specgen::rng::{Noise, Stream};
 use specgen::sampling::{History, Sampler, SamplingParams};
-use specgen::verify::{Chooser, Draft, Verdict, rejection};
+use specgen::verify::{Chooser, Draft, Picker, Verdict, block, rejection};
 
 /// Every size the exact tests run on: vocabulary, draft length, number of models.
 const SIZES: [(u32, usize, u64); 12] = [
@@ -97,6 +97,43 @@ impl Toy {
     }
 }
 
+/// A [`Toy`] worked out for every text up to a length, for tests that look often.
+#[derive(Debug, Clone)]
+pub struct Table {
+    vocab: u32,
+    rows: Vec<(Distribution, Distribution)>,
+}
+
+impl Table {
+    /// For texts of up to `len` tokens.
+    pub fn new(toy: Toy, len: u32) -> Self {
+        // The number of a text, written in tokens behind a 1.
+        let text = |number: u32| {
+            let digits = number.ilog(toy.vocab);
+            (0..digits).rev().map(|digit| number / toy.vocab.pow(digit) % toy.vocab).collect::<Vec<_>>()
+        };
+        let row = |number: u32| {
+            let text = text(number);
+            (toy.p(&text), toy.q(&text))
+        };
+        Self { vocab: toy.vocab, rows: (1..2 * toy.vocab.pow(len)).map(row).collect() }
+    }
+
+    /// [`Toy::p`].
+    pub fn p(&self, text: &[u32]) -> &Distribution {
+        &self.rows[self.number(text)].0
+    }
+
+    /// [`Toy::q`].
+    pub fn q(&self, text: &[u32]) -> &Distribution {
+        &self.rows[self.number(text)].1
+    }
+
+    fn number(&self, text: &[u32]) -> usize {
+        text.iter().fold(1, |number, id| number * self.vocab + id) as usize - 1
+    }
+}
+
 /// Both texts, one after the other.
 pub fn concat(a: &[u32], b: &[u32]) -> Vec<u32> {
     [a, b].concat()
@@ -107,12 +144,12 @@ pub fn draw_chain(
     context: &[u32],
     k: usize,
     q: impl Fn(&[u32]) -> Distribution,
-    chooser: &mut impl Chooser,
+    picker: &mut impl Picker,
 ) -> Draft {
     let mut draft = Draft::default();
     for i in 0..k {
         let q = q(&concat(context, &draft.tokens));
-        let token = q.draw(chooser, i);
+        let token = q.draw(picker, i);
         draft.push(token, q);
     }
     draft
@@ -120,7 +157,7 @@ pub fn draw_chain(
 
 /// A verifier under test.
 pub trait Rule<C: Chooser> {
-    /// As [`rejection`].
+    /// As [`rejection`]; a draft is honest.
     fn verify(
         &self,
         draft: &Draft,
@@ -129,9 +166,27 @@ pub trait Rule<C: Chooser> {
     ) -> Verdict;
 }
 
-/// The rule of the library.
+/// The rules of the library that draw anew in every round: one that joins is one line.
+pub const RATIO_RULES: [(&str, &dyn Rule<EnumChooser>); 2] = [("rejection", &Rejection), ("block", &Block)];
+
+/// [`rejection`].
 #[derive(Debug, Clone, Copy)]
 pub struct Rejection;
+
+/// [`block`].
+#[derive(Debug, Clone, Copy)]
+pub struct Block;
+
+impl<C: Chooser> Rule<C> for Block {
+    fn verify(
+        &self,
+        draft: &Draft,
+        p: &mut dyn FnMut(usize) -> Result<Distribution>,
+        chooser: &mut C,
+    ) -> Verdict {
+        block(draft, p, chooser).expect("the draft is honest")
+    }
+}
 
 impl<C: Chooser> Rule<C> for Rejection {
     fn verify(
@@ -160,7 +215,7 @@ pub fn round<C: Chooser>(
 }
 
 /// The law of one round from an empty text, its `k` tokens drawn from the toy's `q`.
-pub fn sampled_round(toy: Toy, k: usize, rule: &impl Rule<EnumChooser>) -> Law<Vec<u32>> {
+pub fn sampled_round(toy: Toy, k: usize, rule: &(impl Rule<EnumChooser> + ?Sized)) -> Law<Vec<u32>> {
     enumerate(|chooser| {
         let draft = draw_chain(&[], k, |context| toy.q(context), chooser);
         round(&[], &draft, |context| toy.p(context), rule, chooser)
@@ -192,8 +247,14 @@ impl SampledToy {
             presence_penalty: 0.7,
             frequency_penalty: 0.9,
             logit_bias: vec![(1, 0.5)],
-            seed: None,
+            ..SamplingParams::greedy()
         };
+        Self::with(seed, target)
+    }
+
+    /// As [`SampledToy::new`] with these parameters, which need a seed if they are to be random by it. Token 0 ends a
+    /// text.
+    pub fn with(seed: u64, target: SamplingParams) -> Self {
         let draft = SamplingParams { temperature: 1.2, top_k: 0, min_p: 0.0, ..target.clone() };
         Self { toy: Toy { vocab: 4, seed }, target, draft, prompt: vec![2, 0] }
     }
@@ -201,8 +262,14 @@ impl SampledToy {
     /// The history after the output `text`.
     pub fn history(&self, text: &[u32]) -> History {
         let mut history = History::new(&self.prompt);
-        text.iter().for_each(|&id| history.push(id));
+        text.iter().for_each(|&id| self.push(&mut history, id));
         history
+    }
+
+    /// Appends a token that the target says, or might say.
+    pub fn push(&self, history: &mut History, id: u32) {
+        let logits = self.toy.logits(history.output(), 0);
+        self.sampler(&self.target).push(history, id, &logits);
     }
 
     /// The target's distribution after `text`, with `history` for the penalties.
@@ -221,11 +288,16 @@ impl SampledToy {
     }
 
     /// The law of one round after the output `start`; `row` scores the row after the first `i` of the draft tokens.
-    pub fn law(&self, start: &[u32], k: usize, row: impl Fn(&[u32], usize) -> Distribution) -> Law<Vec<u32>> {
+    pub fn law(
+        &self,
+        start: &[u32],
+        k: usize,
+        rule: &(impl Rule<EnumChooser> + ?Sized),
+        row: impl Fn(&[u32], usize) -> Distribution,
+    ) -> Law<Vec<u32>> {
         enumerate(|chooser| {
             let draft = draw_chain(start, k, |text| self.q(text), chooser);
-            let verdict =
-                rejection(&draft, |i| Ok(row(&draft.tokens, i)), chooser).expect("the draft is honest");
+            let verdict = rule.verify(&draft, &mut |i| Ok(row(&draft.tokens, i)), chooser);
             concat(&draft.tokens[..verdict.num_accepted], &[verdict.next_token])
         })
     }
@@ -242,7 +314,12 @@ impl SampledToy {
         model: u32,
         history: &History,
     ) -> Distribution {
+        let logits = self.toy.logits(text, model);
+        self.sampler(params).distribution(&logits, history).expect("the logits are finite")
+    }
+
+    fn sampler(&self, params: &SamplingParams) -> Sampler {
         let sampler = Sampler::new(params, self.toy.vocab as usize).expect("the parameters are valid");
-        sampler.distribution(&self.toy.logits(text, model), history).expect("the logits are finite")
+        sampler.with_end_ids(&[0])
     }
 }

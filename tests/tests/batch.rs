@@ -8,9 +8,9 @@ use std::sync::{
 };
 
 use specgen::{
-    Engine, Memory, Request, Result, SamplingParams, Sequence,
+    Engine, Memory, Request, Result, SamplingParams, Sequence, Verification,
     cache::KvCache,
-    draft::{DraftRequest, Drafter, ModelDrafter, NgramDrafter, NoDraft},
+    draft::{DraftNoise, DraftRequest, Drafter, ModelDrafter, NgramDrafter, NoDraft},
     model::{Batch, Model, ModelInfo, Output, ToyModel},
     rng::{Noise, RoundNoise},
     sampling::{History, Sampler},
@@ -68,9 +68,10 @@ impl Model for Probe {
     }
 }
 
-fn sampled(seed: u64) -> SamplingParams {
+fn sampled(seed: u64, verify: Verification) -> SamplingParams {
     SamplingParams {
         seed: Some(seed),
+        verify: Some(verify),
         temperature: 1.0,
         repetition_penalty: 1.2,
         ..SamplingParams::default()
@@ -110,22 +111,25 @@ fn model_drafter(model: &Arc<Probe>) -> Arc<dyn Drafter> {
 fn a_sequence_that_fails_fails_alone() {
     let ban = (0..VOCAB as u32).map(|id| (id, f32::NEG_INFINITY)).collect();
     let banned = SamplingParams { logit_bias: ban, ..SamplingParams::greedy() };
-    for (poison, drafts, wanted) in [
+    let cases = [
         (Poison::TargetNan, false, "step 9 hold NaN"),
         (Poison::TargetNan, true, "step 9 hold NaN"),
         (Poison::DraftNan, true, "hold NaN"),
         (Poison::Banned, false, "every token is banned"),
         (Poison::Banned, true, "every token is banned"),
-    ] {
-        let what = format!("{poison:?}, drafts {drafts}");
+    ];
+    for ((poison, drafts, wanted), verify) in
+        cases.into_iter().flat_map(|case| Verification::ALL.map(|verify| (case, verify)))
+    {
+        let what = format!("{poison:?}, drafts {drafts}, {verify}");
         let target = Probe::new(1);
         let draft = Probe::new(2);
         let drafter = if drafts { model_drafter(&draft) } else { Arc::new(NgramDrafter::default()) };
         let prompts: [&[u32]; 3] = [&[5, 1, 4], &[9, 2, 2], &[7, 7, 7, 7, 7]];
         let params = [
             SamplingParams::greedy(),
-            if poison == Poison::Banned { banned.clone() } else { sampled(3) },
-            sampled(4),
+            if poison == Poison::Banned { banned.clone() } else { sampled(3, verify) },
+            sampled(4, verify),
         ];
         let want = [0, 1, 2].map(|i| match (i, poison) {
             (1, Poison::Banned) => Vec::new(),
@@ -201,9 +205,9 @@ fn a_prompt_is_fed_in_pieces_to_target_and_draft() {
     let (target, draft) = (Probe::new(1), Probe::new(2));
     let engine = Engine::from_parts(target.clone(), model_drafter(&draft), 3, &[]);
     let mut rounds = engine.rounds();
-    let text = prompt(700);
+    let text = prompt(350);
     let mut sequence = start(&engine, &text, &SamplingParams::greedy(), &mut None);
-    for (piece, more) in [(256, true), (256, true), (187, false)] {
+    for (piece, more) in [(128, true), (128, true), (93, false)] {
         assert_eq!(rounds.prefill(&mut sequence).unwrap(), more);
         assert_eq!((target.take_passes(), draft.take_passes()), (vec![vec![piece]], vec![vec![piece]]));
     }
@@ -265,10 +269,10 @@ fn a_batch_drafts_in_shared_passes() {
 
     // A draft state that saw nothing of its text yet catches up with its neighbours, a piece at a time.
     let drafter = model_drafter(&draft);
-    let mut states = [600, 2, 300].map(|len| (prompt(len), drafter.new_state()));
+    let mut states = [300, 2, 150].map(|len| (prompt(len), drafter.new_state()));
     let sampler = Sampler::new(&SamplingParams::greedy(), VOCAB).unwrap();
     let mut histories = states.each_ref().map(|(text, _)| History::new(text));
-    let noise = RoundNoise::draft(Noise::new(1), 0, 0);
+    let noise = DraftNoise::Own(RoundNoise::draft(Noise::new(1), 0, 0));
     let mut requests: Vec<_> = states
         .iter_mut()
         .zip(&mut histories)
@@ -284,5 +288,5 @@ fn a_batch_drafts_in_shared_passes() {
         .collect();
     let drafts = drafter.draft(&mut requests).unwrap();
     assert!(drafts.iter().all(|draft| draft.as_ref().unwrap().len() == 2));
-    assert_eq!(draft.take_passes(), [vec![256, 256], vec![256], vec![88, 2, 44], vec![1, 1, 1]]);
+    assert_eq!(draft.take_passes(), [vec![128, 128], vec![128], vec![44, 2, 22], vec![1, 1, 1]]);
 }

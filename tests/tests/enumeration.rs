@@ -5,11 +5,20 @@
 
 #![allow(clippy::unwrap_used)]
 
+use specgen::Error;
 use specgen::distribution::Distribution;
-use specgen::sampling::History;
-use specgen::verify::{Chooser, Draft, rejection};
-use specgen_tests::enumeration::{Law, TOLERANCE, enumerate, exact, law_error};
-use specgen_tests::toy::{Rejection, SampledToy, Toy, concat, draw_chain, round, sampled_round, toys};
+use specgen::sampling::{History, SamplingParams};
+use specgen::verify::{Chooser, Draft, block, rejection};
+use specgen_tests::enumeration::{EnumChooser, Law, TOLERANCE, enumerate, exact, law_error};
+use specgen_tests::features::{self, Feature};
+use specgen_tests::toy::{
+    Block, RATIO_RULES, Rejection, Rule, SampledToy, Toy, concat, draw_chain, round, sampled_round, toys,
+};
+
+fn every_rule_and_toy() -> impl Iterator<Item = ((&'static str, &'static dyn Rule<EnumChooser>), (Toy, usize))>
+{
+    RATIO_RULES.into_iter().flat_map(|rule| toys().map(move |toy| (rule, toy)))
+}
 
 fn mean_accepted(law: &Law<Vec<u32>>) -> f64 {
     law.iter().map(|(text, probability)| probability * (text.len() - 1) as f64).sum()
@@ -29,14 +38,60 @@ fn expected_accepted(toy: Toy, context: &[u32], k: usize) -> f64 {
         .sum()
 }
 
+/// `Σ_i E_q[w_i]` with `w_i = min(1, w_{i-1} p_i / q_i)`: the expected number of tokens that the block rule accepts, and
+/// the most that any rule can (Sun et al. 2024, Theorem 4).
+fn expected_accepted_in_block(toy: Toy, context: &[u32], k: usize, drawn: f64, weight: f64) -> f64 {
+    if k == 0 {
+        return 0.0;
+    }
+    let (p, q) = (exact(&toy.p(context), toy.vocab), exact(&toy.q(context), toy.vocab));
+    let longer = |id: u32| {
+        let (p, q) = (p[id as usize], q[id as usize]);
+        if q == 0.0 {
+            return 0.0;
+        }
+        let (drawn, weight) = (drawn * q, f64::min(1.0, weight * p / q));
+        drawn * weight + expected_accepted_in_block(toy, &concat(context, &[id]), k - 1, drawn, weight)
+    };
+    (0..toy.vocab).map(longer).sum()
+}
+
 #[test]
 fn sampled_drafts_leave_the_target_its_law() {
+    for (name, rule) in RATIO_RULES {
+        for (toy, k) in toys() {
+            let error = toy.error(k, &sampled_round(toy, k, rule));
+            assert!(error < TOLERANCE, "{name}, {toy:?}, k = {k}: {error:e}");
+        }
+    }
+}
+
+#[test]
+fn as_many_tokens_stand_as_the_papers_say() {
+    let mut means = Vec::new();
     for (toy, k) in toys() {
-        let law = sampled_round(toy, k, &Rejection);
-        let error = toy.error(k, &law);
-        assert!(error < TOLERANCE, "{toy:?}, k = {k}: {error:e}");
-        let (found, wanted) = (mean_accepted(&law), expected_accepted(toy, &[], k));
-        assert!((found - wanted).abs() < TOLERANCE, "{toy:?}, k = {k}: {found} accepted, not {wanted}");
+        let rejection = mean_accepted(&sampled_round(toy, k, &Rejection));
+        let wanted = expected_accepted(toy, &[], k);
+        assert!((rejection - wanted).abs() < TOLERANCE, "{toy:?}, k = {k}: {rejection}, not {wanted}");
+        let block = mean_accepted(&sampled_round(toy, k, &Block));
+        let wanted = expected_accepted_in_block(toy, &[], k, 1.0, 1.0);
+        assert!((block - wanted).abs() < TOLERANCE, "{toy:?}, k = {k}: {block}, not {wanted}");
+        // On every model, not only on average.
+        assert!(block >= rejection - TOLERANCE, "{toy:?}, k = {k}: {block} < {rejection}");
+        if toy.vocab == 3 {
+            means.resize(means.len().max(k), (0.0, 0.0, 0.0));
+            let (count, of_rejection, of_block) = &mut means[k - 1];
+            (*count, *of_rejection, *of_block) = (*count + 1.0, *of_rejection + rejection, *of_block + block);
+        }
+    }
+    for (i, (count, rejection, block)) in means.into_iter().enumerate() {
+        let (k, rejection, block) = (i + 1, 1.0 + rejection / count, 1.0 + block / count);
+        // One token is judged alike; longer drafts gain, as in the paper.
+        let gain = block / rejection;
+        match k {
+            1 => assert!((gain - 1.0).abs() < TOLERANCE),
+            _ => assert!((1.005..1.10).contains(&gain), "k = {k}: {gain}"),
+        }
     }
 }
 
@@ -51,22 +106,24 @@ fn guesses_leave_the_target_its_law() {
         let mut tokens = Vec::new();
         (0..k).for_each(|_| tokens.push(guess(toy, &tokens)));
         let draft = Draft::deterministic(tokens);
-        let law = enumerate(|chooser| round(&[], &draft, |context| toy.p(context), &Rejection, chooser));
-        let error = toy.error(k, &law);
-        assert!(error < TOLERANCE, "{toy:?}, k = {k}: {error:e}");
         let (mut wanted, mut stands) = (0.0, 1.0);
         for i in 0..k {
             stands *= exact(&toy.p(&draft.tokens[..i]), toy.vocab)[draft.tokens[i] as usize];
             wanted += stands;
         }
-        assert!((mean_accepted(&law) - wanted).abs() < TOLERANCE, "{toy:?}, k = {k}");
+        for (name, rule) in RATIO_RULES {
+            let law = enumerate(|chooser| round(&[], &draft, |context| toy.p(context), rule, chooser));
+            let error = toy.error(k, &law);
+            assert!(error < TOLERANCE, "{name}, {toy:?}, k = {k}: {error:e}");
+            assert!((mean_accepted(&law) - wanted).abs() < TOLERANCE, "{name}, {toy:?}, k = {k}");
+        }
     }
 }
 
 /// A drawn token, a guess, a drawn token of forgotten origin (declared a guess), and so on.
 #[test]
 fn mixed_drafts_leave_the_target_its_law() {
-    for (toy, k) in toys() {
+    for ((name, rule), (toy, k)) in every_rule_and_toy() {
         let law = enumerate(|chooser| {
             let mut draft = Draft::default();
             for i in 0..k {
@@ -86,17 +143,17 @@ fn mixed_drafts_leave_the_target_its_law() {
                     }
                 }
             }
-            round(&[], &draft, |context| toy.p(context), &Rejection, chooser)
+            round(&[], &draft, |context| toy.p(context), rule, chooser)
         });
         let error = toy.error(k, &law);
-        assert!(error < TOLERANCE, "{toy:?}, k = {k}: {error:e}");
+        assert!(error < TOLERANCE, "{name}, {toy:?}, k = {k}: {error:e}");
     }
 }
 
 /// The length may depend on what is known before a token is drawn: the text so far, `q` itself, chance.
 #[test]
 fn a_draft_may_stop_before_it_draws() {
-    for (toy, k) in toys() {
+    for ((name, rule), (toy, k)) in every_rule_and_toy() {
         let law = enumerate(|chooser| {
             let mut draft = Draft::default();
             for i in 0..k {
@@ -108,65 +165,126 @@ fn a_draft_may_stop_before_it_draws() {
                 let token = q.draw(chooser, i);
                 draft.push(token, q);
             }
-            round(&[], &draft, |context| toy.p(context), &Rejection, chooser)
+            round(&[], &draft, |context| toy.p(context), rule, chooser)
         });
         let error = toy.error(k, &law);
-        assert!(error < TOLERANCE, "{toy:?}, k = {k}: {error:e}");
+        assert!(error < TOLERANCE, "{name}, {toy:?}, k = {k}: {error:e}");
     }
 }
 
 #[test]
 fn two_rounds_in_a_row_leave_the_target_its_law() {
-    for (vocab, k, models) in [(3, 1, 30), (3, 2, 8), (4, 1, 12)] {
-        for seed in 0..models {
-            let toy = Toy { vocab, seed };
-            let law = enumerate(|chooser| {
-                let mut text = Vec::new();
-                for _ in 0..2 {
-                    let draft = draw_chain(&text, k, |context| toy.q(context), chooser);
-                    text.extend(round(&text, &draft, |context| toy.p(context), &Rejection, chooser));
-                }
-                text
-            });
-            let error = law_error(&law, vocab, 2 * (k + 1), |context| toy.p(context));
-            assert!(error < TOLERANCE, "{toy:?}, k = {k}: {error:e}");
+    for (name, rule) in RATIO_RULES {
+        for (vocab, k, models) in [(3, 1, 30), (3, 2, 8), (4, 1, 12)] {
+            for seed in 0..models {
+                let toy = Toy { vocab, seed };
+                let law = enumerate(|chooser| {
+                    let mut text = Vec::new();
+                    for _ in 0..2 {
+                        let draft = draw_chain(&text, k, |context| toy.q(context), chooser);
+                        text.extend(round(&text, &draft, |context| toy.p(context), rule, chooser));
+                    }
+                    text
+                });
+                let error = law_error(&law, vocab, 2 * (k + 1), |context| toy.p(context));
+                assert!(error < TOLERANCE, "{name}, {toy:?}, k = {k}: {error:e}");
+            }
         }
     }
 }
 
-/// With filters, penalties and bias, scored as a session does: one history, drafted tokens pushed and taken off again.
+/// Where the target fails is an outcome like any other: a round fails as often as plain decoding would fail there.
 #[test]
-fn a_sampler_with_everything_on_keeps_its_law() {
-    for seed in 0..12 {
-        let toy = SampledToy::new(seed);
-        let start = [3, 1, 1];
-        let law = enumerate(|chooser| {
-            let mut history: History = toy.history(&start);
-            let draft = draw_chain(&start, 2, |text| toy.q(text), chooser);
-            let p = |i: usize| {
-                if i > 0 {
-                    history.push(draft.tokens[i - 1]);
-                }
-                Ok(toy.scored(&concat(&start, &draft.tokens[..i]), &history))
-            };
-            let verdict = rejection(&draft, p, chooser).unwrap();
-            history.truncate_output(start.len());
-            assert_eq!(history, toy.history(&start));
-            concat(&draft.tokens[..verdict.num_accepted], &[verdict.next_token])
-        });
-        let error = toy.error(&start, 2, &law);
-        assert!(error < TOLERANCE, "seed {seed}: {error:e}");
+fn a_target_that_fails_in_places_keeps_its_law() {
+    const LEN: usize = 3;
+    let fails = |toy: Toy, text: &[u32]| !text.is_empty() && guess(toy, text) == 0;
+    let next = |toy: Toy, text: &[u32]| match fails(toy, text) {
+        true => Err(Error::NanLogits { step: text.len(), token: 0 }),
+        false => Ok(toy.p(text)),
+    };
+    // A text goes on by plain decoding to its full length, or to a failure.
+    let carry_on = |toy: Toy, mut text: Vec<u32>, chooser: &mut EnumChooser| {
+        while text.len() < LEN {
+            let i = text.len();
+            text.push(next(toy, &text).ok()?.draw(chooser, i));
+        }
+        Some(text)
+    };
+    for name in ["rejection", "block"] {
+        for seed in 0..60 {
+            let toy = Toy { vocab: 3, seed };
+            let plain = enumerate(|chooser| carry_on(toy, Vec::new(), chooser));
+            let law = enumerate(|chooser| {
+                let draft = draw_chain(&[], LEN - 1, |context| toy.q(context), chooser);
+                let p = |i| next(toy, &draft.tokens[..i]);
+                let verdict = match name {
+                    "block" => block(&draft, p, chooser).ok()?,
+                    _ => rejection(&draft, p, chooser).ok()?,
+                };
+                carry_on(toy, concat(&draft.tokens[..verdict.num_accepted], &[verdict.next_token]), chooser)
+            });
+            for outcome in plain.keys().chain(law.keys()) {
+                let probability = |law: &Law<_>| law.get(outcome).copied().unwrap_or(0.0);
+                let error = (probability(&plain) - probability(&law)).abs();
+                assert!(error < TOLERANCE, "{name}, {toy:?}, {outcome:?}: {error:e}");
+            }
+        }
+    }
+}
+
+/// The law of a round scored as a session does: one history, drafted tokens pushed and taken off again.
+fn sessions_law(rule: &dyn Rule<EnumChooser>, toy: &SampledToy, start: &[u32]) -> Law<Vec<u32>> {
+    enumerate(|chooser| {
+        let mut history: History = toy.history(start);
+        let draft = draw_chain(start, 2, |text| toy.q(text), chooser);
+        let mut p = |i: usize| {
+            if i > 0 {
+                toy.push(&mut history, draft.tokens[i - 1]);
+            }
+            Ok(toy.scored(&concat(start, &draft.tokens[..i]), &history))
+        };
+        let verdict = rule.verify(&draft, &mut p, chooser);
+        history.truncate_output(start.len());
+        assert_eq!(history, toy.history(start));
+        concat(&draft.tokens[..verdict.num_accepted], &[verdict.next_token])
+    })
+}
+
+#[test]
+fn a_sampler_with_filters_penalties_and_bias_keeps_its_law() {
+    for ((name, rule), seed) in RATIO_RULES.into_iter().flat_map(|rule| (0..12).map(move |seed| (rule, seed)))
+    {
+        let (toy, start) = (SampledToy::new(seed), [3, 1, 1]);
+        let error = toy.error(&start, 2, &sessions_law(rule, &toy, &start));
+        assert!(error < TOLERANCE, "{name}, seed {seed}: {error:e}");
+    }
+}
+
+#[test]
+fn every_feature_of_the_sampler_keeps_its_law() {
+    let cases = features::all().into_iter().flat_map(|Feature { name, params, .. }| {
+        RATIO_RULES.map(|(rule_name, rule)| (name, params.clone(), rule_name, rule))
+    });
+    for (name, params, rule_name, rule) in cases {
+        for seed in 0..8 {
+            // Which top choices are excluded, and where, is the seed's.
+            let params = SamplingParams { seed: Some(seed), ..params.clone() };
+            let (toy, start) = (SampledToy::with(seed, params), [3, 1, 3]);
+            let error = toy.error(&start, 2, &sessions_law(rule, &toy, &start));
+            assert!(error < TOLERANCE, "{name}, {rule_name}, seed {seed}: {error:e}");
+        }
     }
 }
 
 #[test]
 fn greedy_is_the_limit() {
-    for seed in 0..30 {
+    for ((name, rule), seed) in RATIO_RULES.into_iter().flat_map(|rule| (0..30).map(move |seed| (rule, seed)))
+    {
         let mut toy = SampledToy::new(seed);
         toy.target.temperature = 0.0;
-        let law = toy.law(&[], 3, |tokens, i| toy.p(&tokens[..i]));
+        let law = toy.law(&[], 3, rule, |tokens, i| toy.p(&tokens[..i]));
         assert!(law.values().all(|&probability| probability > 0.0));
         let error = toy.error(&[], 3, &law);
-        assert!(error < TOLERANCE, "seed {seed}: {error:e}");
+        assert!(error < TOLERANCE, "{name}, seed {seed}: {error:e}");
     }
 }

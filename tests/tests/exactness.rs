@@ -8,13 +8,15 @@ use std::sync::{
 };
 
 use specgen::{
-    Engine, Error, FinishReason, Request, Rounds, SamplingParams, Sequence,
+    Engine, Error, FinishReason, Request, Rounds, SamplingParams, Sequence, Verification,
     draft::{Draft, DraftRequest, Drafter, ModelDrafter, NgramDrafter, NoDraft},
     model::{Batch, Model, Output, Rows, Slice, ToyModel},
-    sampling::{History, Sampler},
+    sampling::{History, Sampler, Xtc},
 };
 use specgen_tests::{
-    drafters, finish_together,
+    drafters,
+    features::{self, Feature},
+    finish_together,
     statistics::chi_square,
     tiny::{self, Tiny},
 };
@@ -57,22 +59,122 @@ fn greedy_text_equals_plain_decoding() {
         frequency_penalty: 0.6,
         ..SamplingParams::greedy()
     };
+    for target in targets() {
+        for (name, params) in [("greedy", &SamplingParams::greedy()), ("penalised", &penalised)] {
+            assert_text_is_plain(&target, name, params);
+        }
+    }
+}
+
+/// One feature after the other, and all at once, at temperature 0.
+#[test]
+fn greedy_text_with_every_feature_equals_plain_decoding() {
+    for target in targets().iter().filter(|(name, ..)| matches!(*name, "toy" | "llama")) {
+        for Feature { name, params, .. } in features::all() {
+            assert_text_is_plain(target, name, &SamplingParams { temperature: 0.0, ..params });
+        }
+    }
+}
+
+fn assert_text_is_plain((name, target, other): &Target, params_name: &str, params: &SamplingParams) {
+    let end_id = 3;
+    let prompt = [5, 1, 4];
+    let engine = |drafter, k| Engine::from_parts(target.clone(), drafter, k, &[end_id]);
+    let plain = run(&engine(Arc::new(NoDraft), 0), params, &prompt, 60);
+    let text = [&prompt[..], &plain.tokens].concat();
+    for (drafter_name, drafter) in drafters::all(target, other, &text, end_id) {
+        for k in KS {
+            let what = format!("{name}, {params_name}, {drafter_name}, k = {k}");
+            let got = run(&engine(drafter.clone(), k), params, &prompt, 60);
+            assert_eq!(got.tokens, plain.tokens, "{what}");
+            assert_eq!(got.finish, plain.finish, "{what}");
+        }
+    }
+}
+
+/// Greedy decoding is the limit of every rule.
+#[test]
+fn greedy_text_equals_plain_decoding_under_every_rule() {
+    let (_, target, other) = targets().swap_remove(0);
+    let prompt = [5, 1, 4];
+    let plain = Engine::from_parts(target.clone(), Arc::new(NoDraft), 0, &[3]);
+    let plain = run(&plain, &SamplingParams::greedy(), &prompt, 60);
+    let text = [&prompt[..], &plain.tokens].concat();
+    for verify in Verification::ALL {
+        let params = SamplingParams { verify: Some(verify), ..SamplingParams::greedy() };
+        for (drafter_name, drafter) in drafters::all(&target, &other, &text, 3) {
+            for k in KS {
+                let engine = Engine::from_parts(target.clone(), drafter.clone(), k, &[3]);
+                let got = run(&engine, &params, &prompt, 60);
+                assert_eq!(got.tokens, plain.tokens, "{verify}, {drafter_name}, k = {k}");
+                assert_eq!(got.finish, plain.finish, "{verify}, {drafter_name}, k = {k}");
+            }
+        }
+    }
+}
+
+/// Coupled: a seed gives the text of plain decoding, whatever drafts and however much, under every sampling parameter.
+#[test]
+fn seeded_text_equals_plain_decoding() {
+    let open = SamplingParams { temperature: 1.0, seed: Some(7), ..SamplingParams::greedy() };
+    let settings = [
+        ("default", SamplingParams { seed: Some(7), ..SamplingParams::default() }),
+        ("open", open.clone()),
+        ("hot", SamplingParams { temperature: 3.0, ..open.clone() }),
+        ("top-k", SamplingParams { top_k: 5, ..open.clone() }),
+        ("top-p", SamplingParams { top_p: 0.8, ..open.clone() }),
+        ("min-p", SamplingParams { min_p: 0.1, ..open.clone() }),
+        (
+            "penalties and bias",
+            SamplingParams {
+                repetition_penalty: 1.3,
+                presence_penalty: 0.4,
+                frequency_penalty: 0.6,
+                logit_bias: vec![(2, 0.7), (4, f32::NEG_INFINITY)],
+                ..open
+            },
+        ),
+    ];
     for (name, target, other) in targets() {
         let end_id = 3;
         let prompt = [5, 1, 4];
         let engine = |drafter, k| Engine::from_parts(target.clone(), drafter, k, &[end_id]);
-        for (params_name, params) in [("greedy", &SamplingParams::greedy()), ("penalised", &penalised)] {
-            let plain = run(&engine(Arc::new(NoDraft), 0), params, &prompt, 60);
+        for (params_name, params) in &settings {
+            assert_eq!(params.verification(), Verification::Coupled);
+            let plain = run(&engine(Arc::new(NoDraft), 0), params, &prompt, 40);
             let text = [&prompt[..], &plain.tokens].concat();
             for (drafter_name, drafter) in drafters::all(&target, &other, &text, end_id) {
                 for k in KS {
                     let what = format!("{name}, {params_name}, {drafter_name}, k = {k}");
-                    let got = run(&engine(drafter.clone(), k), params, &prompt, 60);
+                    let got = run(&engine(drafter.clone(), k), params, &prompt, 40);
                     assert_eq!(got.tokens, plain.tokens, "{what}");
                     assert_eq!(got.finish, plain.finish, "{what}");
                 }
             }
         }
+    }
+}
+
+/// A model that drafts for itself is right every time, under every rule: by ratio because p = q, coupled because it draws
+/// with the target's noise.
+#[test]
+fn a_model_agrees_with_itself_under_every_rule() {
+    let (_, target, _) = targets().swap_remove(0);
+    let itself = Arc::new(ModelDrafter::new(target.clone(), target.info().vocab_size));
+    let engine = Engine::from_parts(target, itself, 4, &[]);
+    for verify in Verification::ALL {
+        let params = SamplingParams {
+            temperature: 1.5,
+            seed: Some(3),
+            verify: Some(verify),
+            ..SamplingParams::default()
+        };
+        let mut session = engine.session(params).unwrap();
+        let mut generation = session.generate(&[5u32, 1][..], 200).unwrap();
+        assert_eq!(generation.verification(), verify);
+        generation.by_ref().for_each(|piece| drop(piece.unwrap()));
+        assert_eq!(generation.stats().acceptance_rate(), 1.0, "{verify}");
+        assert_eq!(generation.stats().residual_underflows, 0, "{verify}");
     }
 }
 
@@ -169,16 +271,19 @@ fn neighbours_in_a_batch_change_nothing() {
     for (name, target, other) in targets() {
         for (drafter_name, drafter) in drafters::all(&target, &other, &[5, 1, 4, 2, 7], 3) {
             let engine = Engine::from_parts(target.clone(), drafter, 3, &[3]);
-            let prompts: [&[u32]; 3] = [&[5, 1, 4], &[2], &[7, 7, 7, 7, 7, 7, 7]];
+            let prompts: [&[u32]; 4] = [&[5, 1, 4], &[2], &[7, 7, 7, 7, 7, 7, 7], &[1, 0]];
+            let sampled = |seed, temperature, verify| SamplingParams {
+                seed: Some(seed),
+                temperature,
+                repetition_penalty: 1.3,
+                verify: Some(verify),
+                ..SamplingParams::default()
+            };
             let params = [
                 SamplingParams::greedy(),
-                SamplingParams { seed: Some(11), temperature: 1.0, ..SamplingParams::default() },
-                SamplingParams {
-                    seed: Some(12),
-                    temperature: 0.8,
-                    repetition_penalty: 1.3,
-                    ..SamplingParams::default()
-                },
+                sampled(11, 1.0, Verification::Rejection),
+                sampled(12, 0.8, Verification::Coupled),
+                sampled(13, 1.2, Verification::Block),
             ];
             let alone: Vec<_> = prompts
                 .iter()
@@ -199,23 +304,44 @@ fn neighbours_in_a_batch_change_nothing() {
     }
 }
 
-/// The law of the first two output tokens, by enumeration: `[vocab * vocab]`.
+/// The law of the first two output tokens, by enumeration: `[vocab * vocab]`. A coin of XTC is taken both ways.
 fn law_of_two(target: &dyn Model, params: &SamplingParams, prompt: &[u32]) -> Vec<f64> {
     let vocab = target.info().vocab_size;
-    let sampler = Sampler::new(params, vocab).unwrap();
-    let distribution = |output: &[u32]| {
+    let coins: Vec<(f64, Sampler)> = match params.xtc {
+        None => vec![(1.0, params.xtc)],
+        Some(xtc) => {
+            let probability = f64::from(xtc.probability);
+            vec![(probability, Some(Xtc { probability: 1.0, ..xtc })), (1.0 - probability, None)]
+        }
+    }
+    .into_iter()
+    .map(|(chance, xtc)| {
+        let sampler = Sampler::new(&SamplingParams { xtc, ..params.clone() }, vocab).unwrap();
+        (chance, sampler.with_end_ids(&[END_OF_SAMPLED]))
+    })
+    .collect();
+    let logits = |history: &History| {
         let (mut cache, mut out) = (target.new_cache(), Output::new());
-        let text = [prompt, output].concat();
-        let slice = Slice { cache: &mut cache, tokens: &text, rows: Rows::Last(1), tree: None };
+        let slice = Slice { cache: &mut cache, tokens: history.tokens(), rows: Rows::Last(1), tree: None };
         target.forward(&mut Batch { slices: vec![slice], taps: &[] }, &mut out).unwrap();
-        let mut history = History::new(prompt);
-        output.iter().for_each(|&id| history.push(id));
-        let p = sampler.distribution(out.logits(0, 0), &history).unwrap();
-        (0..vocab as u32).map(|id| f64::from(p.log_prob(id)).exp()).collect::<Vec<_>>()
+        out.logits(0, 0).to_vec()
     };
-    let mut law = Vec::new();
-    for (first, p) in distribution(&[]).into_iter().enumerate() {
-        law.extend(distribution(&[first as u32]).into_iter().map(|p_next| p * p_next));
+    let start = History::new(prompt);
+    let row = logits(&start);
+    let mut law = vec![0.0; vocab * vocab];
+    for (chance, sampler) in &coins {
+        let p = sampler.distribution(&row, &start).unwrap();
+        for (first, log_prob) in p.support() {
+            let mut history = start.clone();
+            sampler.push(&mut history, first, &row);
+            let (row, reached) = (logits(&history), chance * f64::from(log_prob).exp());
+            for (chance, sampler) in &coins {
+                for (second, log_prob) in sampler.distribution(&row, &history).unwrap().support() {
+                    law[first as usize * vocab + second as usize] +=
+                        reached * chance * f64::from(log_prob).exp();
+                }
+            }
+        }
     }
     law
 }
@@ -226,8 +352,6 @@ fn assert_sampled_text_follows(
     drafter: &Arc<dyn Drafter>,
     draws: usize,
 ) {
-    let vocab = target.info().vocab_size;
-    let prompt = [5u32, 1, 4];
     let plain =
         SamplingParams { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, ..SamplingParams::default() };
     let shaped = SamplingParams {
@@ -242,21 +366,52 @@ fn assert_sampled_text_follows(
         ..SamplingParams::default()
     };
     for (what, params) in [("plain", plain), ("shaped", shaped)] {
-        let law = law_of_two(target.as_ref(), &params, &prompt);
-        for k in [1, 3] {
-            let engine = Engine::from_parts(target.clone(), drafter.clone(), k, &[]);
-            let mut counts = vec![0; vocab * vocab];
-            for seed in 0..draws as u64 {
-                let params = SamplingParams { seed: Some(seed), ..params.clone() };
-                // Five tokens are decoded so that a round with a whole draft decides the two that are counted.
-                let tokens = run(&engine, &params, &prompt, 5).tokens;
-                counts[tokens[0] as usize * vocab + tokens[1] as usize] += 1;
+        for (verify, k) in Verification::ALL.into_iter().flat_map(|verify| [(verify, 1), (verify, 3)]) {
+            let params = SamplingParams { verify: Some(verify), ..params.clone() };
+            let what = format!("{name}, {what}, {verify}, k = {k}");
+            assert_two_tokens_follow(target, drafter, k, &params, draws, &what);
+        }
+    }
+}
+
+/// Ends a text in the tests of sampled text, if the parameters make much of it.
+const END_OF_SAMPLED: u32 = 0;
+
+fn assert_two_tokens_follow(
+    target: &Arc<dyn Model>,
+    drafter: &Arc<dyn Drafter>,
+    k: usize,
+    params: &SamplingParams,
+    draws: usize,
+    what: &str,
+) {
+    let vocab = target.info().vocab_size;
+    let prompt = [5u32, 1, 4];
+    let law = law_of_two(target.as_ref(), params, &prompt);
+    let end_ids: &[u32] = if params.min_tokens > 0 { &[END_OF_SAMPLED] } else { &[] };
+    let engine = Engine::from_parts(target.clone(), drafter.clone(), k, end_ids);
+    let mut counts = vec![0; vocab * vocab];
+    for seed in 0..draws as u64 {
+        let params = SamplingParams { seed: Some(seed), ..params.clone() };
+        // Five tokens are decoded so that a round with a whole draft decides the two that are counted.
+        let tokens = run(&engine, &params, &prompt, 5).tokens;
+        counts[tokens[0] as usize * vocab + tokens[1] as usize] += 1;
+    }
+    let (statistic, limit) = chi_square(&counts, &law);
+    assert!(statistic < limit, "{what}: chi-square {statistic:.1}, limit {limit:.1}");
+}
+
+#[test]
+fn sampled_text_with_every_feature_has_the_targets_distribution() {
+    let target: Arc<dyn Model> = Arc::new(ToyModel::new(8, 1, 5.0));
+    let other: Arc<dyn Model> = Arc::new(ToyModel::new(8, 2, 5.0));
+    for (drafter_name, drafter) in drafters::all(&target, &other, &[5, 1, 4, 2, 7, 0, 3], 6) {
+        for Feature { name, params, .. } in features::all() {
+            for (verify, k) in Verification::ALL.into_iter().flat_map(|verify| [(verify, 1), (verify, 3)]) {
+                let params = SamplingParams { verify: Some(verify), ..params.clone() };
+                let what = format!("{drafter_name}, {name}, {verify}, k = {k}");
+                assert_two_tokens_follow(&target, &drafter, k, &params, 4_000, &what);
             }
-            let (statistic, limit) = chi_square(&counts, &law);
-            assert!(
-                statistic < limit,
-                "{name}, {what}, k = {k}: chi-square {statistic:.1}, limit {limit:.1}"
-            );
         }
     }
 }
@@ -293,9 +448,10 @@ fn an_unseeded_run_reports_a_seed_that_replays_it() {
     let mut session = engine.session(params.clone()).unwrap();
     let mut generation = session.generate(&[1u32, 2][..], 30).unwrap();
     let first: Vec<u32> = generation.by_ref().map(|piece| piece.unwrap().id).collect();
-    let seed = generation.seed();
-    let again = run(&engine, &SamplingParams { seed: Some(seed), ..params.clone() }, &[1, 2], 30);
-    assert_eq!(first, again.tokens);
+    let (seed, verify) = (generation.seed(), generation.verification());
+    assert_eq!(verify, Verification::Rejection);
+    let params = SamplingParams { seed: Some(seed), verify: Some(verify), ..params };
+    assert_eq!(first, run(&engine, &params, &[1, 2], 30).tokens);
     let other = run(&engine, &SamplingParams { seed: Some(seed + 1), ..params }, &[1, 2], 30);
     assert_ne!(first, other.tokens);
 }
@@ -338,38 +494,50 @@ impl Model for FailsOnce {
 fn a_failed_round_can_be_tried_again() {
     let prompt = [5u32, 1, 4];
     let toy = || ToyModel::new(12, 1, 6.0);
-    let params = SamplingParams { seed: Some(3), temperature: 1.0, ..SamplingParams::default() };
-    let plain = run(
-        &Engine::from_parts(Arc::new(toy()), Arc::new(NgramDrafter::default()), 3, &[]),
-        &params,
-        &prompt,
-        30,
-    );
-    for nan in [false, true] {
-        for at in [0, 1, 2, 7] {
-            // A prompt's pass asks for no logits, so there is nothing to be NaN.
-            if nan && at == 0 {
-                continue;
-            }
-            let target = Arc::new(FailsOnce { inner: toy(), at, nan, passes: AtomicUsize::new(0) });
-            let engine = Engine::from_parts(target, Arc::new(NgramDrafter::default()), 3, &[]);
-            let request =
-                Request { prompt: &prompt, params: &params, max_tokens: 30, stops: &[], ignore_eos: false };
-            let mut sequence = engine.start(&request, &mut None).unwrap();
-            let mut rounds = engine.rounds();
-            let mut failures = Vec::new();
-            while sequence.finish_reason().is_none() {
-                let result = match rounds.prefill(&mut sequence) {
-                    Ok(true) => continue,
-                    Ok(false) => step(&mut rounds, &mut sequence),
-                    Err(error) => Err(error),
+    for verify in Verification::ALL {
+        let params = SamplingParams {
+            seed: Some(3),
+            temperature: 1.0,
+            verify: Some(verify),
+            ..SamplingParams::default()
+        };
+        let plain = run(
+            &Engine::from_parts(Arc::new(toy()), Arc::new(NgramDrafter::default()), 3, &[]),
+            &params,
+            &prompt,
+            30,
+        );
+        for nan in [false, true] {
+            for at in [0, 1, 2, 7] {
+                // A prompt's pass asks for no logits, so there is nothing to be NaN.
+                if nan && at == 0 {
+                    continue;
+                }
+                let target = Arc::new(FailsOnce { inner: toy(), at, nan, passes: AtomicUsize::new(0) });
+                let engine = Engine::from_parts(target, Arc::new(NgramDrafter::default()), 3, &[]);
+                let request = Request {
+                    prompt: &prompt,
+                    params: &params,
+                    max_tokens: 30,
+                    stops: &[],
+                    ignore_eos: false,
                 };
-                failures.extend(result.err().map(|error| error.to_string()));
+                let mut sequence = engine.start(&request, &mut None).unwrap();
+                let mut rounds = engine.rounds();
+                let mut failures = Vec::new();
+                while sequence.finish_reason().is_none() {
+                    let result = match rounds.prefill(&mut sequence) {
+                        Ok(true) => continue,
+                        Ok(false) => step(&mut rounds, &mut sequence),
+                        Err(error) => Err(error),
+                    };
+                    failures.extend(result.err().map(|error| error.to_string()));
+                }
+                assert_eq!(sequence.output(), plain.tokens, "{verify}, pass {at}, NaN {nan}");
+                let [failure] = &failures[..] else { panic!("one pass fails, not {failures:?}") };
+                let wanted = if nan { "logits of step" } else { "device went away" };
+                assert!(failure.contains(wanted), "{failure}");
             }
-            assert_eq!(sequence.output(), plain.tokens, "pass {at}, NaN {nan}");
-            let [failure] = &failures[..] else { panic!("one pass fails, not {failures:?}") };
-            let wanted = if nan { "logits of step" } else { "device went away" };
-            assert!(failure.contains(wanted), "{failure}");
         }
     }
 }

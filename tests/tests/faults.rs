@@ -5,12 +5,17 @@
 #![allow(clippy::unwrap_used)]
 
 use specgen::distribution::Distribution;
-use specgen::rng::{Noise, RoundNoise};
-use specgen::sampling::{History, Sampler, SamplingParams};
-use specgen::verify::{Chooser, Draft, rejection};
+use specgen::rng::{CoupledNoise, Noise, RoundNoise};
+use specgen::sampling::{History, Mirostat, Sampler, SamplingParams, Xtc};
+use specgen::verify::{Chooser, Draft, Picker, rejection};
 use specgen_tests::enumeration::{EnumChooser, Law, TOLERANCE, enumerate, exact};
-use specgen_tests::faults::{Fault, Faulty};
-use specgen_tests::toy::{Rejection, Rule, SampledToy, Toy, concat, draw_chain, round, sampled_round, toys};
+use specgen_tests::faults::{BlockFault, Fault, Faulty, FaultyBlock};
+use specgen_tests::features::{self, Feature};
+use specgen_tests::statistics::chi_square;
+use specgen_tests::toy::{
+    Block, RATIO_RULES, Rejection, Rule, SampledToy, Table, Toy, concat, draw_chain, round, sampled_round,
+    toys,
+};
 
 const CAUGHT: f64 = 1e-3;
 
@@ -39,6 +44,26 @@ fn wrong_rules_are_caught() {
     }
 }
 
+#[test]
+fn wrong_block_rules_are_caught() {
+    // With one token the rule is the ratio test, and some of these are no faults.
+    let with = |fault| {
+        let law = |toy: Toy, k| sampled_round(toy, k, &FaultyBlock { vocab: toy.vocab, fault });
+        let chains = toys().filter(|&(toy, k)| (2..=3).contains(&k) && toy.seed < 24);
+        chains.map(|(toy, k)| toy.error(k, &law(toy, k))).fold(0.0, f64::max)
+    };
+    assert!(with(BlockFault::None) < TOLERANCE, "the plain rule must pass, or the faults prove nothing");
+    for fault in [
+        BlockFault::TokenResidual,
+        BlockFault::FirstFailure,
+        BlockFault::UncutWeights,
+        BlockFault::LastLikeTheOthers,
+    ] {
+        let error = with(fault);
+        assert!(error > CAUGHT, "{fault:?} went unnoticed: {error:e}");
+    }
+}
+
 /// `q` is recorded at another temperature than it was drawn at (or in another precision: the same thing, smaller).
 #[test]
 fn q_of_another_temperature_is_caught() {
@@ -47,14 +72,16 @@ fn q_of_another_temperature_is_caught() {
         let total: f64 = weights.iter().sum();
         Distribution::Dense(weights.into_iter().map(|weight| (weight / total).ln() as f32).collect())
     };
-    let error = worst(|toy, k| {
-        enumerate(|chooser| {
-            let mut draft = draw_chain(&[], k, |context| toy.q(context), chooser);
-            draft.q.iter_mut().for_each(|q| *q = reheated(q, toy.vocab));
-            round(&[], &draft, |context| toy.p(context), &Rejection, chooser)
-        })
-    });
-    assert!(error > CAUGHT, "{error:e}");
+    for (name, rule) in RATIO_RULES {
+        let error = worst(|toy, k| {
+            enumerate(|chooser| {
+                let mut draft = draw_chain(&[], k, |context| toy.q(context), chooser);
+                draft.q.iter_mut().for_each(|q| *q = reheated(q, toy.vocab));
+                round(&[], &draft, |context| toy.p(context), rule, chooser)
+            })
+        });
+        assert!(error > CAUGHT, "{name}: {error:e}");
+    }
 }
 
 /// The best two tokens of `q`, normalised.
@@ -100,7 +127,9 @@ impl Chooser for LooseChooser {
         let quarter = self.0.decide((0..4).map(|quarter| (quarter, 1.0))).unwrap();
         f64::from(quarter) / 4.0 <= ln_ratio.exp()
     }
+}
 
+impl Picker for LooseChooser {
     fn pick(&mut self, index: usize, weights: impl Iterator<Item = (u32, f64)>) -> Option<u32> {
         self.0.pick(index, weights)
     }
@@ -129,6 +158,7 @@ fn impossible_tokens(rule: impl Fn(Toy) -> Box<dyn Rule<LooseChooser>>) -> f64 {
 #[test]
 fn accepting_the_impossible_is_caught() {
     assert_eq!(impossible_tokens(|_| Box::new(Rejection)), 0.0);
+    assert_eq!(impossible_tokens(|_| Box::new(Block)), 0.0);
     let loose = |toy: Toy| Box::new(Faulty { vocab: toy.vocab, fault: Fault::ZeroAccepted }) as Box<_>;
     assert!(impossible_tokens(loose) > CAUGHT);
 }
@@ -152,17 +182,19 @@ fn dropping_after_the_draw_is_caught() {
             (0..draft.len()).find(illegal).unwrap_or(draft.len())
         }),
     ];
-    for (name, keep) in cases {
+    for ((name, keep), (rule_name, rule)) in
+        cases.into_iter().flat_map(|case| RATIO_RULES.map(|rule| (case, rule)))
+    {
         let error = worst(|toy, k| {
             enumerate(|chooser| {
                 let mut draft = draw_chain(&[], k, |context| toy.q(context), chooser);
                 let kept = keep(toy, &draft);
                 draft.tokens.truncate(kept);
                 draft.q.truncate(kept);
-                round(&[], &draft, |context| toy.p(context), &Rejection, chooser)
+                round(&[], &draft, |context| toy.p(context), rule, chooser)
             })
         });
-        assert!(error > CAUGHT, "{name} went unnoticed: {error:e}");
+        assert!(error > CAUGHT, "{name} went unnoticed by {rule_name}: {error:e}");
     }
 }
 
@@ -172,7 +204,7 @@ fn worst_scoring(row: impl Fn(&SampledToy, &[u32], &[u32], usize) -> Distributio
     (0..6)
         .map(|seed| {
             let toy = SampledToy::new(seed);
-            let law = toy.law(&start, 2, |tokens, i| row(&toy, &start, tokens, i));
+            let law = toy.law(&start, 2, &Rejection, |tokens, i| row(&toy, &start, tokens, i));
             toy.error(&start, 2, &law)
         })
         .fold(0.0, f64::max)
@@ -213,6 +245,69 @@ fn rows_scored_with_the_wrong_parameters_are_caught() {
         let error = worst_scoring(row);
         assert!(error > CAUGHT, "{name} went unnoticed: {error:e}");
     }
+}
+
+/// What looks back must look back from each row, not from the start of the round: DRY, bans, the token count, mirostat's
+/// bound, the position of XTC's coin, a user's processor.
+#[test]
+fn rows_scored_with_the_history_of_the_rounds_start_are_caught() {
+    type Row = fn(&SampledToy, &[u32], &[u32], usize) -> Distribution;
+    let right: Row = |toy, start, tokens, i| toy.p(&concat(start, &tokens[..i]));
+    let from_the_start: Row =
+        |toy, start, tokens, i| toy.scored(&concat(start, &tokens[..i]), &toy.history(start));
+    for Feature { name, params, looks_back } in features::all() {
+        let worst = |row: Row| {
+            let error = |seed| {
+                let params = SamplingParams { seed: Some(seed), ..params.clone() };
+                let (toy, start) = (SampledToy::with(seed, params), [3, 1, 3]);
+                toy.error(
+                    &start,
+                    2,
+                    &toy.law(&start, 2, &Rejection, |tokens, i| row(&toy, &start, tokens, i)),
+                )
+            };
+            (0..6).map(error).fold(0.0, f64::max)
+        };
+        let (right, wrong) = (worst(right), worst(from_the_start));
+        assert!(right < TOLERANCE, "{name}: {right:e}");
+        assert_eq!(wrong > CAUGHT, looks_back, "{name}: {wrong:e}");
+    }
+}
+
+/// Mirostat is told of a drafted token, but not how likely it was: its bound stands still during the round.
+#[test]
+fn a_surprise_that_is_not_recorded_is_caught() {
+    let mut worst = 0.0_f64;
+    for seed in 0..6 {
+        let mirostat = Some(Mirostat { tau: 1.0, eta: 0.7 });
+        let params = SamplingParams { temperature: 1.0, mirostat, ..SamplingParams::greedy() };
+        let (toy, start) = (SampledToy::with(seed, params), [3, 1, 3]);
+        let law = toy.law(&start, 2, &Rejection, |tokens, i| {
+            let mut history = toy.history(&start);
+            tokens[..i].iter().for_each(|&id| history.push(id));
+            toy.scored(&concat(&start, &tokens[..i]), &history)
+        });
+        worst = worst.max(toy.error(&start, 2, &law));
+    }
+    assert!(worst > CAUGHT, "{worst:e}");
+}
+
+/// The coin of XTC, thrown anew for each row instead of once for each position: the draft's row and the target's, or two
+/// tries of a round, then disagree, and the text of a seed isn't what plain decoding says.
+#[test]
+fn a_coin_thrown_anew_is_caught() {
+    let xtc = Some(Xtc { probability: 0.5, threshold: 0.1 });
+    let params = SamplingParams { temperature: 1.0, xtc, ..SamplingParams::greedy() };
+    let mut worst = 0.0_f64;
+    for seed in 0..6 {
+        let with = |coin| SampledToy::with(seed, SamplingParams { seed: Some(coin), ..params.clone() });
+        let (toy, start) = (with(seed), [3, 1, 3]);
+        let law = toy.law(&start, 2, &Rejection, |tokens, i| {
+            with(100 + seed + i as u64).p(&concat(&start, &tokens[..i]))
+        });
+        worst = worst.max(toy.error(&start, 2, &law));
+    }
+    assert!(worst > CAUGHT, "{worst:e}");
 }
 
 /// A stop token ends the text wherever in a round it stands.
@@ -267,61 +362,125 @@ fn a_stop_token_missed_inside_a_round_is_caught() {
     assert!(wrong > CAUGHT, "{wrong:e}");
 }
 
-/// The chi-square statistic of two-round texts drawn with production noise, by the noise the drafter uses.
-fn chi_square_of_noise(toy: Toy, drafter: fn(Noise, u64, u32) -> RoundNoise) -> (f64, usize) {
-    const LEN: usize = 3;
-    let texts = 60_000;
-    let mut counts: Law<Vec<u32>> = Law::new();
-    for seed in 0..texts {
-        let (noise, mut text) = (Noise::new(seed), Vec::new());
+/// Tokens in a text of the tests that draw, and drafted tokens in a round of them.
+const LEN: u32 = 4;
+const NUM_DRAFTED: u32 = 3;
+
+/// How well texts drawn with production noise follow the target's law: χ² and its limit. `round` gives the tokens that a
+/// round adds to a text, from a seed's noise and the number of the round.
+fn chi_square_of_texts(toy: Toy, round: impl Fn(&Table, Noise, &[u32], u32) -> Vec<u32>) -> (f64, f64) {
+    let table = Table::new(toy, LEN - 1 + NUM_DRAFTED);
+    let cell = |text: &[u32]| text.iter().fold(0, |cell, &id| cell * toy.vocab as usize + id as usize);
+    let mut counts = vec![0; toy.vocab.pow(LEN) as usize];
+    for seed in 0..60_000 {
+        let mut text = Vec::new();
         for index in 0.. {
-            if text.len() >= LEN {
+            if text.len() >= LEN as usize {
                 break;
             }
-            let position = text.len() as u64;
-            let mut drawer = drafter(noise, position, index);
-            let draft = draw_chain(&text, 2, |context| toy.q(context), &mut drawer);
-            let mut verifier = RoundNoise::verify(noise, position, index);
-            text.extend(round(&text, &draft, |context| toy.p(context), &Rejection, &mut verifier));
+            text.extend(round(&table, Noise::new(seed), &text, index));
         }
-        text.truncate(LEN);
-        *counts.entry(text).or_insert(0.0) += 1.0;
+        counts[cell(&text[..LEN as usize])] += 1;
     }
-    let (mut chi_square, mut cells) = (0.0, 0);
-    let (mut rest_expected, mut rest_found) = (0.0, 0.0);
     let law = enumerate(|chooser| {
         let mut text = Vec::new();
-        (0..LEN).for_each(|i| text.push(toy.p(&text).draw(chooser, i)));
+        (0..LEN as usize).for_each(|i| text.push(toy.p(&text).draw(chooser, i)));
         text
     });
-    for (text, probability) in &law {
-        let (expected, found) = (probability * texts as f64, counts.get(text).copied().unwrap_or(0.0));
-        if expected < 10.0 {
-            rest_expected += expected;
-            rest_found += found;
-            continue;
-        }
-        chi_square += (found - expected).powi(2) / expected;
-        cells += 1;
+    let mut expected = vec![0.0; counts.len()];
+    law.iter().for_each(|(text, probability)| expected[cell(text)] = *probability);
+    chi_square(&counts, &expected)
+}
+
+fn drawn_round<C: Chooser>(
+    table: &Table,
+    text: &[u32],
+    rule: &dyn Rule<C>,
+    drafter: &mut impl Picker,
+    verifier: &mut C,
+) -> Vec<u32> {
+    let draft = draw_chain(text, NUM_DRAFTED as usize, |context| table.q(context).clone(), drafter);
+    round(text, &draft, |context| table.p(context).clone(), rule, verifier)
+}
+
+/// Asserts that texts follow the law under `right` and are far from it, for some toy, under `wrong`.
+fn assert_only_one_is_caught(
+    right: impl Fn(&Table, Noise, &[u32], u32) -> Vec<u32>,
+    wrong: impl Fn(&Table, Noise, &[u32], u32) -> Vec<u32>,
+) {
+    let mut caught = 0;
+    for seed in 0..3 {
+        let toy = Toy { vocab: 3, seed };
+        let (found, limit) = chi_square_of_texts(toy, &right);
+        assert!(found < limit, "{toy:?}: chi-square {found:.1}, limit {limit:.1}");
+        let (found, limit) = chi_square_of_texts(toy, &wrong);
+        caught += usize::from(found > 2.0 * limit);
     }
-    if rest_expected > 10.0 {
-        chi_square += (rest_found - rest_expected).powi(2) / rest_expected;
-        cells += 1;
-    }
-    (chi_square, cells - 1)
+    assert!(caught > 0);
+}
+
+fn at(text: &[u32]) -> u64 {
+    text.len() as u64
 }
 
 /// The drafter draws with the noise the residual is drawn with: the token just rejected is favoured again.
 #[test]
 fn noise_shared_by_draft_and_residual_is_caught() {
-    let limit = |freedom: usize| freedom as f64 + 6.0 * (2.0 * freedom as f64).sqrt() + 10.0;
-    let mut caught = 0;
-    for seed in 0..3 {
-        let toy = Toy { vocab: 4, seed };
-        let (found, freedom) = chi_square_of_noise(toy, RoundNoise::draft);
-        assert!(found < limit(freedom), "{toy:?}: {found} with {freedom} degrees of freedom");
-        let (found, freedom) = chi_square_of_noise(toy, RoundNoise::verify);
-        caught += usize::from(found > 2.0 * limit(freedom));
+    for rule in [&Rejection as &dyn Rule<RoundNoise>, &Block] {
+        let with = |drafter: fn(Noise, u64, u32) -> RoundNoise| {
+            move |table: &Table, noise, text: &[u32], index| {
+                let mut verifier = RoundNoise::verify(noise, at(text), index);
+                drawn_round(table, text, rule, &mut drafter(noise, at(text), index), &mut verifier)
+            }
+        };
+        assert_only_one_is_caught(with(RoundNoise::draft), with(RoundNoise::verify));
     }
-    assert!(caught > 0);
+}
+
+/// Draws with the noise of coupled sampling, and accepts by ratio: what the types keep apart.
+struct CoupledRatio(CoupledNoise, RoundNoise);
+
+impl Picker for CoupledRatio {
+    fn pick(&mut self, index: usize, weights: impl Iterator<Item = (u32, f64)>) -> Option<u32> {
+        self.0.pick(index, weights)
+    }
+}
+
+impl Chooser for CoupledRatio {
+    fn accept(&mut self, index: usize, ln_ratio: f64) -> bool {
+        self.1.accept(index, ln_ratio)
+    }
+}
+
+#[test]
+fn coupled_noise_under_a_ratio_test_is_caught() {
+    let right = |table: &Table, noise, text: &[u32], index| {
+        let mut verifier = RoundNoise::verify(noise, at(text), index);
+        drawn_round(table, text, &Rejection, &mut RoundNoise::draft(noise, at(text), index), &mut verifier)
+    };
+    assert_only_one_is_caught(right, |table, noise, text, index| {
+        let shared = CoupledNoise::new(noise, at(text));
+        let mut verifier = CoupledRatio(shared.clone(), RoundNoise::verify(noise, at(text), index));
+        drawn_round(table, text, &Rejection, &mut shared.clone(), &mut verifier)
+    });
+}
+
+/// Block verification looks past the tokens that stand; a position drafted again must not meet the same noise. The ratio
+/// test never looks there and does not mind.
+#[test]
+fn noise_of_the_position_alone_is_caught_in_block_mode() {
+    let with = |rule: &'static dyn Rule<RoundNoise>, keyed: fn(u32) -> u32| {
+        move |table: &Table, noise, text: &[u32], index| {
+            let mut verifier = RoundNoise::verify(noise, at(text), keyed(index));
+            drawn_round(
+                table,
+                text,
+                rule,
+                &mut RoundNoise::draft(noise, at(text), keyed(index)),
+                &mut verifier,
+            )
+        }
+    };
+    assert_only_one_is_caught(with(&Rejection, |_| 0), with(&Block, |_| 0));
+    assert_only_one_is_caught(with(&Block, |round| round), with(&Block, |_| 0));
 }

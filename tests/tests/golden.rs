@@ -115,10 +115,6 @@ fn check_kept(builder: EngineBuilder, name: &str, golden: &Golden) {
     }
     assert!(agreed * 100 >= total * 95, "{name}: only {agreed} of {total} tokens agree with the reference");
     let typical = (squares.iter().sum::<f32>() / squares.len() as f32).sqrt();
-    println!(
-        "MEASURED {name}: rms {typical} worst {} agreed {agreed}/{total}",
-        squares.iter().copied().fold(0.0, f32::max).sqrt()
-    );
     assert!(typical < TYPICAL, "{name}: log-probabilities lie {typical} from the reference's");
 }
 

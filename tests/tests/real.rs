@@ -12,12 +12,27 @@ use specgen::{
 };
 use specgen_tests::{finish_together, real};
 
-const PROMPTS: [&str; 4] = [
+const PROMPTS: [&str; 8] = [
     "Once upon a time",
     "The days of the week are Monday, Tuesday,",
     "def add(a, b):\n    return a + b\n\ndef sub(a, b):\n",
     "1 2 3 4 5 6 7 8 9 10 11 12",
+    "{\"name\": \"Ada\", \"born\": 1815}\n{\"name\": \"Alan\", \"born\": 1912}\n{\"name\":",
+    "Il était une fois, dans une forêt lointaine,",
+    "| city | country |\n|---|---|\n| Paris | France |\n| Rome | Italy |\n|",
+    "Q: What is the capital of Japan?\nA: Tokyo.\nQ: And of Kenya?\nA:",
 ];
+
+/// The texts that are compared.
+#[derive(Clone, Copy)]
+struct Grid {
+    prompts: &'static [&'static str],
+    max_tokens: usize,
+}
+
+/// What a run of all tests has time for.
+const SMALL: Grid = Grid { prompts: PROMPTS.first_chunk::<4>().unwrap(), max_tokens: 64 };
+const WHOLE: Grid = Grid { prompts: &PROMPTS, max_tokens: 256 };
 
 struct Outcome {
     text: String,
@@ -27,7 +42,17 @@ struct Outcome {
 }
 
 fn run(engine: &Engine, prompt: &str, max_tokens: usize, stops: &[&str]) -> Outcome {
-    let session = engine.session(SamplingParams::greedy()).unwrap();
+    run_with(engine, &SamplingParams::greedy(), prompt, max_tokens, stops)
+}
+
+fn run_with(
+    engine: &Engine,
+    params: &SamplingParams,
+    prompt: &str,
+    max_tokens: usize,
+    stops: &[&str],
+) -> Outcome {
+    let session = engine.session(params.clone()).unwrap();
     let mut session = session.with_stops(stops.iter().copied());
     let mut generation = session.generate(prompt, max_tokens).unwrap();
     let text = generation.by_ref().map(|piece| piece.unwrap().text).collect();
@@ -40,7 +65,7 @@ fn run(engine: &Engine, prompt: &str, max_tokens: usize, stops: &[&str]) -> Outc
 }
 
 /// The prompts as sequences side by side, each until it ends.
-fn run_together(engine: &Engine, max_tokens: usize) -> Vec<Outcome> {
+fn run_together(engine: &Engine, Grid { prompts, max_tokens }: Grid) -> Vec<Outcome> {
     let params = SamplingParams::greedy();
     let session = engine.session(params.clone()).unwrap();
     let start = |prompt: &str| {
@@ -48,7 +73,7 @@ fn run_together(engine: &Engine, max_tokens: usize) -> Vec<Outcome> {
         let request = Request { prompt, params: &params, max_tokens, stops: &[], ignore_eos: false };
         engine.start(&request, &mut None).unwrap()
     };
-    let mut sequences = PROMPTS.map(start);
+    let mut sequences: Vec<_> = prompts.iter().copied().map(start).collect();
     finish_together(engine, &mut sequences);
     let outcome = |mut sequence: Sequence| Outcome {
         text: std::iter::from_fn(|| sequence.next_piece()).map(|piece| piece.text).collect(),
@@ -82,7 +107,7 @@ fn fed(model: &dyn Model, tokens: &[u32], sizes: &[usize], neighbour: Option<&[u
 /// A row's logits are the same bits in one pass, row by row, in any chunks and beside another text.
 fn rows_do_not_depend_on_their_pass(name: &str, engine: &Engine) {
     let session = engine.session(SamplingParams::greedy()).unwrap();
-    let tokens = session.encode(&Prompt::Text(&PROMPTS.concat())).unwrap();
+    let tokens = session.encode(&Prompt::Text(&SMALL.prompts.concat())).unwrap();
     let model = &**engine.target();
     let alone = fed(model, &tokens, &[1], None);
     assert!(alone.len() > 33, "{name}: as many rows as the sizes below");
@@ -92,11 +117,11 @@ fn rows_do_not_depend_on_their_pass(name: &str, engine: &Engine) {
     assert!(fed(model, &tokens, &[4], Some(&tokens[5..16])) == alone, "{name}, beside another text");
 }
 
-/// Greedy text under every drafter and k, four texts at once, equals plain decoding of each alone. The weights are
+/// Greedy text under every drafter and k, all texts at once, equals plain decoding of each alone. The weights are
 /// loaded once: a drafter is exchanged, and the model drafting for itself shares them.
-fn identical(name: &str) -> Option<Engine> {
+fn identical(name: &str, grid: Grid) -> Option<Engine> {
     let plain = real::engine(name)?.draft("none").num_draft_tokens(0).build().unwrap();
-    let want = PROMPTS.map(|prompt| run(&plain, prompt, 64, &[]));
+    let want: Vec<_> = grid.prompts.iter().map(|prompt| run(&plain, prompt, grid.max_tokens, &[])).collect();
     rows_do_not_depend_on_their_pass(name, &plain);
     let target = plain.target();
     let drafters: [(&str, Arc<dyn Drafter>); 2] = [
@@ -105,8 +130,8 @@ fn identical(name: &str) -> Option<Engine> {
     ];
     for (drafter_name, drafter) in drafters {
         for k in [0, 1, 3, 7] {
-            let got = run_together(&plain.with_drafter(drafter.clone(), k), 64);
-            for ((got, want), prompt) in got.iter().zip(&want).zip(PROMPTS) {
+            let got = run_together(&plain.with_drafter(drafter.clone(), k), grid);
+            for ((got, want), prompt) in got.iter().zip(&want).zip(grid.prompts) {
                 let what = format!("{name}, {drafter_name}, k = {k}, {prompt:?}");
                 assert_eq!(got.tokens, want.tokens, "{what}");
                 assert_eq!((&got.text, got.finish), (&want.text, want.finish), "{what}");
@@ -121,12 +146,12 @@ fn identical(name: &str) -> Option<Engine> {
 
 #[test]
 fn smollm2_speculative_text_is_plain_text() {
-    let Some(plain) = identical("smollm2-135m-instruct") else { return };
+    let Some(plain) = identical("smollm2-135m-instruct", SMALL) else { return };
     // A session with a draft of its own weights, as a user would name it.
     let builder = real::engine("smollm2-135m-instruct").unwrap();
     let own = builder.clone().draft("smollm2-135m-instruct").num_draft_tokens(3).build().unwrap();
     let ngram = builder.draft("ngram").num_draft_tokens(7).build().unwrap();
-    for prompt in PROMPTS {
+    for &prompt in SMALL.prompts {
         let want = run(&plain, prompt, 64, &[]);
         for engine in [&own, &ngram] {
             let got = run(engine, prompt, 64, &[]);
@@ -138,14 +163,56 @@ fn smollm2_speculative_text_is_plain_text() {
     }
 }
 
+/// Sampled text of a seed is one text, whoever drafts it.
+#[test]
+fn smollm2_seeded_text_is_plain_text() {
+    let Some(builder) = real::engine("smollm2-135m-instruct") else { return };
+    let plain = builder.draft("none").num_draft_tokens(0).build().unwrap();
+    let target = plain.target();
+    let drafters: [(&str, Arc<dyn Drafter>); 2] = [
+        ("ngram", Arc::new(NgramDrafter::default())),
+        ("itself", Arc::new(ModelDrafter::new(target.clone(), target.info().vocab_size))),
+    ];
+    // The default filters, and a whole vocabulary to draw from.
+    let filtered = SamplingParams { temperature: 0.8, seed: Some(17), ..SamplingParams::default() };
+    let open = SamplingParams { temperature: 0.8, seed: Some(18), ..SamplingParams::greedy() };
+    for (params, prompt) in [&filtered, &open].into_iter().zip(PROMPTS) {
+        let want = run_with(&plain, params, prompt, 64, &[]);
+        assert_ne!(want.tokens, run(&plain, prompt, 64, &[]).tokens, "sampled text is not the greedy one");
+        for (drafter_name, drafter) in &drafters {
+            for k in [1, 3, 7] {
+                let got = run_with(&plain.with_drafter(drafter.clone(), k), params, prompt, 64, &[]);
+                let what = format!("{drafter_name}, k = {k}, {prompt:?}");
+                assert_eq!(
+                    (&got.tokens, &got.text, got.finish),
+                    (&want.tokens, &want.text, want.finish),
+                    "{what}"
+                );
+                if *drafter_name == "itself" {
+                    assert_eq!(got.acceptance, 1.0, "{what}: a model draws what it draws");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn gemma3_speculative_text_is_plain_text() {
-    identical("gemma-3-270m");
+    identical("gemma-3-270m", SMALL);
 }
 
 #[test]
 fn qwen25_speculative_text_is_plain_text() {
-    identical("qwen2.5-coder-1.5b-instruct");
+    identical("qwen2.5-coder-1.5b-instruct", SMALL);
+}
+
+/// `cargo test --release --workspace --test real -- --ignored`
+#[test]
+#[ignore = "minutes, in a release build"]
+fn the_whole_grid() {
+    for name in ["smollm2-135m-instruct", "gemma-3-270m", "qwen2.5-coder-1.5b-instruct"] {
+        identical(name, WHOLE);
+    }
 }
 
 /// A stop string may begin and end anywhere in an accepted block, and in the middle of tokens.

@@ -1,5 +1,6 @@
 //! The command line: clap types, turned into the library's.
 
+mod penalties;
 mod sampling;
 
 use std::{path::PathBuf, str::FromStr, sync::LazyLock};

@@ -145,8 +145,8 @@ impl Chat {
         let mut generation = self.session.generate(&messages[..], self.max_tokens).map_err(explain)?;
         let answer = stream(&mut generation, true)?;
         let stats = generation.stats();
-        let seed = is_random.then_some(generation.seed());
-        self.last = Some(Last { line: closing_line(stats, seed, answer.ending), tokens: total(stats) });
+        let replay = is_random.then_some((generation.seed(), generation.verification()));
+        self.last = Some(Last { line: closing_line(stats, replay, answer.ending), tokens: total(stats) });
 
         if total(stats) >= context_len {
             note(format_args!(

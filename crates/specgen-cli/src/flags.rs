@@ -35,7 +35,10 @@ fn flag(parameter: &str) -> String {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use clap::CommandFactory;
-    use specgen::SamplingParams;
+    use specgen::{
+        SamplingParams,
+        sampling::{Dry, Mirostat, Xtc},
+    };
 
     use super::*;
     use crate::args::Cli;
@@ -44,7 +47,7 @@ mod tests {
     #[test]
     fn every_parameter_has_its_option() {
         type Spoil = fn(&mut SamplingParams);
-        let spoils: [Spoil; 8] = [
+        let spoils: [Spoil; 18] = [
             |p| p.temperature = -1.0,
             |p| p.top_p = 2.0,
             |p| p.min_p = 2.0,
@@ -53,6 +56,16 @@ mod tests {
             |p| p.frequency_penalty = 1e3,
             |p| p.logit_bias = vec![(1, f32::NAN)],
             |p| p.logit_bias = vec![(99, 1.0)],
+            |p| p.top_n_sigma = -1.0,
+            |p| p.typical_p = 2.0,
+            |p| p.xtc = Some(Xtc { probability: 2.0, ..Xtc::default() }),
+            |p| p.xtc = Some(Xtc { threshold: 2.0, ..Xtc::default() }),
+            |p| p.mirostat = Some(Mirostat { tau: -1.0, ..Mirostat::default() }),
+            |p| p.mirostat = Some(Mirostat { eta: -1.0, ..Mirostat::default() }),
+            |p| p.dry = Some(Dry { multiplier: -1.0, ..Dry::default() }),
+            |p| p.dry = Some(Dry { base: 0.0, ..Dry::default() }),
+            |p| p.dry = Some(Dry { allowed_length: 0, ..Dry::default() }),
+            |p| p.bad_words = vec!["".into()],
         ];
         let command = Cli::command();
         let generate = command.find_subcommand("generate").unwrap();

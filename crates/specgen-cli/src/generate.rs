@@ -27,7 +27,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
     let mut generation = session.generate(prompt, args.text.max_tokens)?;
     let answer = stream(&mut generation, !args.json)?;
 
-    let (stats, seed) = (generation.stats(), generation.seed());
+    let (stats, seed, verification) = (generation.stats(), generation.seed(), generation.verification());
     if args.json {
         print_json(&JsonAnswer {
             text: &answer.text,
@@ -35,12 +35,16 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
             prompt_token_ids: generation.prompt_tokens(),
             finish_reason: answer.ending,
             seed,
+            verify: verification.name(),
             model: engine.name(),
             draft: &loaded.draft,
             stats: JsonStats::from(stats),
         })?;
     } else if !args.text.quiet {
-        note(format_args!("{}", closing_line(stats, is_random.then_some(seed), answer.ending)));
+        note(format_args!(
+            "{}",
+            closing_line(stats, is_random.then_some((seed, verification)), answer.ending)
+        ));
     }
     Ok(if answer.is_interrupted() { interrupt::exit_code() } else { ExitCode::SUCCESS })
 }

@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use serde::Serialize;
-use specgen::{Generation, Stats};
+use specgen::{Generation, Stats, Verification};
 
 use crate::{flags, interrupt::Answering};
 
@@ -123,8 +123,8 @@ fn stream_pieces(
 }
 
 /// A generation in one line: the prompt with its time, the text with its own, the first token from the request on.
-/// `seed` where randomness played a part.
-pub(crate) fn closing_line(stats: &Stats, seed: Option<u64>, ending: &str) -> String {
+/// `replay`: the seed and the verification that give the same text again, where randomness played a part.
+pub(crate) fn closing_line(stats: &Stats, replay: Option<(u64, Verification)>, ending: &str) -> String {
     if stats.generated_tokens == 0 {
         return format!("no tokens · {ending}");
     }
@@ -147,8 +147,8 @@ pub(crate) fn closing_line(stats: &Stats, seed: Option<u64>, ending: &str) -> St
         let _ = write!(line, " · accepted {} of {} ({percent:.0} %)", stats.accepted, stats.drafted);
     }
     let _ = write!(line, " · first token after {}", seconds(stats.time_to_first_token));
-    if let Some(seed) = seed {
-        let _ = write!(line, " · seed {seed}");
+    if let Some((seed, verification)) = replay {
+        let _ = write!(line, " · --seed {seed} --verify {verification}");
     }
     line + " · " + ending
 }
@@ -161,6 +161,7 @@ pub(crate) struct JsonAnswer<'a> {
     pub(crate) prompt_token_ids: &'a [u32],
     pub(crate) finish_reason: &'a str,
     pub(crate) seed: u64,
+    pub(crate) verify: &'a str,
     pub(crate) model: &'a str,
     pub(crate) draft: &'a str,
     pub(crate) stats: JsonStats<'a>,
@@ -259,15 +260,18 @@ mod tests {
             ..Stats::default()
         };
         insta::assert_snapshot!(
-            closing_line(&stats, Some(12345), "eos"),
-            @"prompt 20 tokens (8 kept) in 0.10 s · text 42 tokens in 1.2 s, 35.0 tok/s · 18 rounds of 2.33 tokens · accepted 24 of 61 (39 %) · first token after 0.21 s · seed 12345 · eos"
+            closing_line(&stats, Some((12345, Verification::Block)), "eos"),
+            @"prompt 20 tokens (8 kept) in 0.10 s · text 42 tokens in 1.2 s, 35.0 tok/s · 18 rounds of 2.33 tokens · accepted 24 of 61 (39 %) · first token after 0.21 s · --seed 12345 --verify block · eos"
         );
         let plain = Stats { prompt_tokens: 1, generated_tokens: 1, rounds: 1, ..Stats::default() };
         insta::assert_snapshot!(
             closing_line(&plain, None, "length"),
             @"prompt 1 token in 0.00 s · text 1 token in 0.00 s, 0.0 tok/s · 1 round of 1.00 tokens · first token after 0.00 s · length"
         );
-        assert_eq!(closing_line(&Stats::default(), Some(1), "length"), "no tokens · length");
+        assert_eq!(
+            closing_line(&Stats::default(), Some((1, Verification::Rejection)), "length"),
+            "no tokens · length"
+        );
     }
 
     #[test]

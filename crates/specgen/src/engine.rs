@@ -1,6 +1,6 @@
 //! `Engine`: what is loaded once and shared: a target, its drafter, tokenizer and chat template.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{borrow::Cow, path::PathBuf, sync::Arc};
 
 use specgen_kernels::KvType;
 
@@ -13,11 +13,11 @@ use crate::{
     model::{LoadOptions, Model, PROMPT_CHUNK, check_context, load},
     models::{ModelFiles, NoProgress, Progress, Store, StoreOptions},
     open::OpenModel,
-    rng::random_seed,
     round::Rounds,
     sampling::{Sampler, SamplingParams},
     sequence::{Limits, Memory, Request, Sequence},
     session::Session,
+    spelling::spelled,
     text::TextOutput,
     tokenizer::Tokenizer,
 };
@@ -131,7 +131,8 @@ impl Engine {
     /// A conversation with these sampling parameters.
     ///
     /// # Errors
-    /// [`Error::Parameter`] naming the parameter that is out of range.
+    /// [`Error::Parameter`] naming the parameter that is out of range; [`Error::Unsupported`] for a phrase of text where
+    /// there is no tokenizer.
     pub fn session(&self, params: SamplingParams) -> Result<Session> {
         Session::new(self.clone(), params)
     }
@@ -193,13 +194,19 @@ impl Engine {
         })
     }
 
+    /// The parameters, checked, with their phrases as token ids; as they are where the engine has no tokenizer.
+    pub(crate) fn spelled<'a>(&self, params: &'a SamplingParams) -> Result<Cow<'a, SamplingParams>> {
+        params.validate(self.vocab_size())?;
+        self.tokenizer().map_or(Ok(Cow::Borrowed(params)), |tokenizer| spelled(params, tokenizer))
+    }
+
     /// Begins a sequence, over the caches that `memory` holds from an earlier text, if any; those of another
     /// engine are of no use to this one and are let go. [`Session`] does this for one conversation; do it
     /// yourself to run many sequences through the same rounds.
     ///
     /// # Errors
     /// An empty prompt or one longer than the context, parameters out of range, an empty stop string, a stop
-    /// string without a tokenizer. `memory` is taken only on success.
+    /// string or a phrase of text without a tokenizer. `memory` is taken only on success.
     pub fn start(&self, request: &Request<'_>, memory: &mut Option<Memory>) -> Result<Sequence> {
         let context_len = self.context_len();
         if request.prompt.is_empty() {
@@ -213,15 +220,21 @@ impl Engine {
         if !request.stops.is_empty() {
             self.need_tokenizer()?;
         }
-        let sampler = Sampler::new(request.params, self.vocab_size())?;
+        let min_tokens = request.params.min_tokens;
+        if min_tokens > request.max_tokens {
+            let most = request.max_tokens;
+            let problem = format!("is {min_tokens}, but must be at most the {most} tokens a text may have");
+            return Err(Error::parameter("min_tokens", problem));
+        }
+        let params = self.spelled(request.params)?;
         let text = self.tokenizer().map(|tokenizer| TextOutput::new(tokenizer, request.stops)).transpose()?;
         let end_ids = if request.ignore_eos { Vec::new() } else { self.end_ids().to_vec() };
+        let sampler = Sampler::new(&params, self.vocab_size())?.with_end_ids(&end_ids);
         let limits = Limits { max_tokens: request.max_tokens, context_len, end_ids };
         let (target, drafter) = (&self.loaded.target, &self.drafter);
         let memory = memory.take().filter(|memory| memory.is_of(target, drafter));
         let memory = memory.unwrap_or_else(|| Memory::new(target, drafter));
-        let seed = request.params.seed.unwrap_or_else(random_seed);
-        Ok(Sequence::new(request.prompt, memory, (sampler, seed), limits, text))
+        Ok(Sequence::new(request.prompt, memory, sampler, limits, text))
     }
 
     /// Rounds over this engine's target and drafter.

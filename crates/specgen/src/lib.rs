@@ -38,6 +38,7 @@ mod round;
 pub mod sampling;
 mod sequence;
 mod session;
+mod spelling;
 mod stats;
 mod text;
 pub mod tokenizer;
@@ -56,6 +57,7 @@ pub use sequence::{FinishReason, Memory, Piece, Request, Sequence};
 pub use session::{Generation, Prompt, Session};
 pub use specgen_kernels::KvType;
 pub use stats::Stats;
+pub use verify::Verification;
 
 /// The README's Rust compiles.
 #[cfg(doctest)]

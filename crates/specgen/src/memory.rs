@@ -92,8 +92,18 @@ pub fn available() -> Option<u64> {
     Some(cgroup_room().map_or(machine, |room| room.min(machine)))
 }
 
+/// Bytes of this process that are in memory now, its mapped files' included; on Linux.
+pub fn resident() -> Option<u64> {
+    kibibytes(&std::fs::read_to_string("/proc/self/status").ok()?, "VmRSS:")
+}
+
 fn parse_meminfo(text: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    kibibytes(text, "MemAvailable:")
+}
+
+/// The value of a line such as `MemAvailable:   12 kB`, in bytes.
+fn kibibytes(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
@@ -115,6 +125,7 @@ mod tests {
     fn meminfo_is_in_kibibytes() {
         assert_eq!(parse_meminfo("MemTotal: 9 kB\nMemAvailable:   12 kB\n"), Some(12 * 1024));
         assert_eq!(parse_meminfo("MemTotal: 9 kB\n"), None);
+        assert_eq!(kibibytes("VmRSS:\t  3 kB\n", "VmRSS:"), Some(3 * 1024));
     }
 
     #[test]

@@ -11,6 +11,12 @@
 //!
 //! where `position` is the index of the token in the output and `index` is a token id wherever noise is per token.
 
+mod coupled;
+mod exponential;
+
+pub use coupled::CoupledNoise;
+use exponential::exponential;
+
 /// What a random number is for. Streams never overlap, so no two purposes share noise.
 ///
 /// Ratio-test verification draws from streams 1 to 3 and must never touch stream 0: sharing noise between the draft's
@@ -26,6 +32,8 @@ pub enum Stream {
     Residual = 2,
     /// The draft's own draws when its distribution is tested by ratio.
     Draft = 3,
+    /// Whether top choices are excluded at a position (its round is always 0).
+    Xtc = 4,
 }
 
 /// The numbers of one seed.
@@ -77,12 +85,20 @@ impl Noise {
     }
 
     fn words(&self, stream: u32, position: u64, round: u32, block: u32) -> [u32; 4] {
+        #[cfg(test)]
+        STREAMS_READ.with_borrow_mut(|read| read.insert(stream & !FINE));
         let high = (position >> 32) as u32 & 0x00ff_ffff;
         philox4x32_10(
             [block, position as u32, high | stream << 24, round],
             [self.seed as u32, (self.seed >> 32) as u32],
         )
     }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// The streams that this thread has read.
+    pub(crate) static STREAMS_READ: std::cell::RefCell<std::collections::BTreeSet<u32>> = Default::default();
 }
 
 /// A fresh seed from the operating system, below 2^53 so that it survives JSON readers that keep numbers as doubles.
@@ -103,11 +119,16 @@ fn philox4x32_10(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
     [c0, c1, c2, c3]
 }
 
-/// Makes the random decisions of drafting and verifying. Production uses [`RoundNoise`]; a test can walk through
-/// every possible outcome instead.
-///
-/// `index` counts tokens from the start of the round: 0 is the first drafted token's position.
-pub trait Chooser {
+/// Draws tokens. `index` counts tokens from the start of the round: 0 is the first drafted token's position.
+pub trait Picker {
+    /// Draws one of `weights`, pairs of token id (ascending) and weight (not negative, not necessarily summing to 1),
+    /// with probability proportional to its weight. `None` if no weight is above 0.
+    fn pick(&mut self, index: usize, weights: impl Iterator<Item = (u32, f64)>) -> Option<u32>;
+}
+
+/// Makes the random decisions of verifying by ratio: draws, and accepts. Production uses [`RoundNoise`]; a test can walk
+/// through every possible outcome instead.
+pub trait Chooser: Picker {
     /// Says yes with probability `min(1, exp(ln_ratio))`.
     fn accept(&mut self, index: usize, ln_ratio: f64) -> bool;
 
@@ -117,13 +138,10 @@ pub trait Chooser {
         let _ = (index, ln_ratio, slack);
         None
     }
-
-    /// Draws one of `weights`, pairs of token id (ascending) and weight (not negative, not necessarily summing to 1),
-    /// with probability proportional to its weight. `None` if no weight is above 0.
-    fn pick(&mut self, index: usize, weights: impl Iterator<Item = (u32, f64)>) -> Option<u32>;
 }
 
-/// The random decisions of one round of one sequence.
+/// The random decisions of one round of one sequence, where drafts are tested by ratio: no other round has the same, and
+/// nothing here is shared with [`CoupledNoise`].
 #[derive(Debug, Clone)]
 pub struct RoundNoise {
     noise: Noise,
@@ -145,7 +163,13 @@ impl RoundNoise {
     }
 
     fn ln_accept_uniform(&self, index: usize) -> f64 {
-        self.noise.uniform(Stream::Accept, self.position + index as u64, self.round, 0).ln()
+        let u = self.noise.uniform(Stream::Accept, self.position + index as u64, self.round, 0);
+        // 1 - u is exact.
+        -exponential(1.0 - u)
+    }
+
+    fn track(&self, index: usize) -> Track {
+        Track::new(self.noise, self.picks, self.position + index as u64, self.round)
     }
 }
 
@@ -162,12 +186,14 @@ impl Chooser for RoundNoise {
             _ => None,
         }
     }
+}
 
+impl Picker for RoundNoise {
     /// An exponential race: every runner takes `E / weight` with its own exponential `E`, and the first one home wins,
     /// which needs no normalisation. Tokens run in groups of neighbouring ids, a group with its total weight, so that
     /// a whole vocabulary costs one number per group; then the members of the winning group run.
     fn pick(&mut self, index: usize, weights: impl Iterator<Item = (u32, f64)>) -> Option<u32> {
-        let mut track = Track::new(self, index);
+        let mut track = self.track(index);
         let mut winner = Vec::new();
         let (mut group, mut members, mut total) = (0, Vec::new(), 0.0);
         let mut run = |track: &mut Track, group: u32, members: &mut Vec<(u32, f64)>, total: f64| {
@@ -189,7 +215,7 @@ impl Chooser for RoundNoise {
         });
         run(&mut track, group, &mut members, total);
 
-        let mut track = Track::new(self, index);
+        let mut track = self.track(index);
         let mut picked = None;
         for (id, weight) in winner {
             if track.beats_the_best(id, weight) {
@@ -205,34 +231,42 @@ const GROUP_LEN: u32 = 64;
 /// Tells the index of a group from a token id, which is smaller.
 const GROUPS: u32 = 1 << 31;
 
+/// The least number that [`Noise::fine_uniform`] gives.
+const LEAST_UNIFORM: f64 = 0.5 * TWO_POW_MINUS_32 * TWO_POW_MINUS_32;
+
 /// One race: knows the best time so far.
 struct Track {
-    round: RoundNoise,
+    noise: Noise,
+    stream: Stream,
     position: u64,
+    round: u32,
     best: f64,
     /// The block of noise at hand, and its words.
     block: (Option<u32>, [u32; 4]),
 }
 
 impl Track {
-    fn new(round: &RoundNoise, index: usize) -> Self {
-        let position = round.position + index as u64;
-        Self { round: round.clone(), position, best: f64::INFINITY, block: (None, [0; 4]) }
+    fn new(noise: Noise, stream: Stream, position: u64, round: u32) -> Self {
+        Self { noise, stream, position, round, best: f64::INFINITY, block: (None, [0; 4]) }
     }
 
     /// Lets `index` run with `weight`, and notes its time if it is the best.
     fn beats_the_best(&mut self, index: u32, weight: f64) -> bool {
-        let RoundNoise { noise, picks, round, .. } = self.round;
-        if self.block.0 != Some(index / 4) {
-            self.block = (Some(index / 4), noise.block(picks, self.position, round, index / 4));
-        }
-        let word = self.block.1[index as usize % 4];
-        let u = noise.fine_uniform(word, picks, self.position, round, index);
-        // E = -ln(1 - u) is at least u: most losers are known without the logarithm.
-        if u >= weight * self.best {
+        // E = -ln(1 - u) is at least u: most losers are known without the logarithm, some without their number.
+        let needed = weight * self.best;
+        if needed <= LEAST_UNIFORM {
             return false;
         }
-        let time = -(-u).ln_1p() / weight;
+        let Self { noise, stream, position, round, .. } = *self;
+        if self.block.0 != Some(index / 4) {
+            self.block = (Some(index / 4), noise.block(stream, position, round, index / 4));
+        }
+        let word = self.block.1[index as usize % 4];
+        let u = noise.fine_uniform(word, stream, position, round, index);
+        if u >= needed {
+            return false;
+        }
+        let time = exponential(u) / weight;
         let best = time < self.best;
         if best {
             self.best = time;
@@ -280,7 +314,7 @@ mod tests {
     fn no_two_counters_share_their_words() {
         let noise = Noise::new(7);
         let mut seen = HashSet::new();
-        for stream in [Stream::Coupled, Stream::Accept, Stream::Residual, Stream::Draft] {
+        for stream in [Stream::Coupled, Stream::Accept, Stream::Residual, Stream::Draft, Stream::Xtc] {
             for position in [0, 1, 2, 3, 63, 64, 1 << 32, 2 << 32] {
                 for round in 0..8 {
                     for block in (0..100).chain([16_383, 16_384, 38_000]) {

@@ -8,7 +8,7 @@ use crate::{
     error::{Error, Result},
     model::{Batch, Model, Output, Rows, Slice, feed_prompt},
     sequence::{Memory, Sequence},
-    verify::{Verdict, rejection},
+    verify::{Verdict, Verification, block, coupled, rejection},
 };
 
 /// A target and its drafter, with the buffers of their passes.
@@ -81,7 +81,7 @@ impl Rounds {
                 // 3. Verify: keep the longest prefix the target would have said, then one token of its own.
                 let verdict = self.verify(slice, sequence, &draft)?;
                 // 4. Commit, token by token, up to the first that ends the text.
-                self.commit(sequence, &draft, &verdict);
+                self.commit(slice, sequence, &draft, &verdict);
                 Ok(())
             }));
             // Keys and values of what was not committed leave the cache, and the pending token stays out of it.
@@ -165,24 +165,29 @@ impl Rounds {
         self.target.forward(&mut Batch { slices, taps: &[] }, &mut self.output)
     }
 
-    /// Row `i` of `p` depends on the text and the first `i` draft tokens; it is computed only if they all stand.
+    /// Row `i` of `p` depends on the text and the first `i` draft tokens; it is computed only if the rule asks for it.
     fn verify(&self, slice: usize, sequence: &mut Sequence, draft: &Draft) -> Result<Verdict> {
-        let mut noise = sequence.verify_noise();
-        let (sampler, history) = (&sequence.sampler, &mut sequence.history);
+        let (mut own, mut shared) = (sequence.own_noise(), sequence.shared_noise());
+        let (verification, sampler) = (sequence.verification(), &sequence.sampler);
+        let history = &mut sequence.history;
         let committed = history.num_output();
         let p = |i: usize| {
             if i > 0 {
-                history.push(draft.tokens[i - 1]);
+                sampler.push(history, draft.tokens[i - 1], self.output.logits(slice, i - 1));
             }
             sampler.distribution(self.output.logits(slice, i), history)
         };
-        let verdict = rejection(draft, p, &mut noise);
+        let verdict = match verification {
+            Verification::Rejection => rejection(draft, p, &mut own),
+            Verification::Block => block(draft, p, &mut own),
+            Verification::Coupled => coupled(draft, p, &mut shared),
+        };
         sequence.history.truncate_output(committed);
         verdict
     }
 
-    fn commit(&self, sequence: &mut Sequence, draft: &Draft, verdict: &Verdict) {
-        let kept = sequence.commit(draft, verdict);
+    fn commit(&self, slice: usize, sequence: &mut Sequence, draft: &Draft, verdict: &Verdict) {
+        let kept = sequence.commit(draft, verdict, |i| self.output.logits(slice, i));
         let committed = Committed {
             tokens: &sequence.tokens,
             num_new: kept.num_new,
@@ -190,5 +195,37 @@ impl Rounds {
             num_accepted: kept.num_accepted,
         };
         self.drafter.observe(sequence.memory.draft_state.as_mut(), &committed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::{
+        Engine, SamplingParams,
+        draft::ModelDrafter,
+        model::ToyModel,
+        rng::{STREAMS_READ, Stream},
+    };
+
+    /// Noise shared by draft and target would bend a ratio test, so the rules must not meet in any stream.
+    #[test]
+    fn ratio_tests_and_coupled_sampling_share_no_stream() {
+        let own = [Stream::Accept, Stream::Residual, Stream::Draft].map(|stream| stream as u32);
+        for (verify, streams) in [
+            (Verification::Rejection, &own[..]),
+            (Verification::Block, &own),
+            (Verification::Coupled, &[Stream::Coupled as u32]),
+        ] {
+            let other = Arc::new(ModelDrafter::new(Arc::new(ToyModel::new(12, 2, 6.0)), 12));
+            let engine = Engine::from_parts(Arc::new(ToyModel::new(12, 1, 6.0)), other, 3, &[]);
+            let params = SamplingParams { verify: Some(verify), seed: Some(1), ..SamplingParams::default() };
+            STREAMS_READ.take();
+            let mut session = engine.session(params).unwrap();
+            session.generate(&[1u32, 2][..], 100).unwrap().for_each(|piece| drop(piece.unwrap()));
+            assert_eq!(STREAMS_READ.take().into_iter().collect::<Vec<_>>(), streams, "{verify}");
+        }
     }
 }

@@ -7,11 +7,11 @@ use crate::{
     draft::{Draft, DraftState, Drafter},
     error::{Error, Result},
     model::Model,
-    rng::{Noise, RoundNoise},
+    rng::{CoupledNoise, Noise, RoundNoise},
     sampling::{History, Sampler, SamplingParams},
     stats::Stats,
     text::TextOutput,
-    verify::Verdict,
+    verify::{DraftNoise, Verdict, Verification},
 };
 
 /// Why a text ended.
@@ -116,9 +116,10 @@ pub struct Sequence {
     pub(crate) memory: Memory,
     pub(crate) sampler: Sampler,
     pub(crate) history: History,
-    pub(crate) noise: Noise,
     pub(crate) stats: Stats,
     pub(crate) limits: Limits,
+    noise: Noise,
+    verification: Verification,
     round: u32,
     start: Instant,
     text: Option<TextOutput>,
@@ -131,16 +132,17 @@ impl Sequence {
     pub(crate) fn new(
         prompt: &[u32],
         memory: Memory,
-        (sampler, seed): (Sampler, u64),
+        sampler: Sampler,
         limits: Limits,
         text: Option<TextOutput>,
     ) -> Self {
         let mut sequence = Self {
             tokens: prompt.to_vec(),
             memory,
-            sampler,
             history: History::new(prompt),
-            noise: Noise::new(seed),
+            noise: Noise::new(sampler.seed()),
+            verification: sampler.params().verification(),
+            sampler,
             stats: Stats { prompt_tokens: prompt.len(), ..Stats::default() },
             limits,
             round: 0,
@@ -173,9 +175,14 @@ impl Sequence {
         self.memory
     }
 
-    /// The seed its randomness comes from: the same seed, prompt and settings give the same text.
+    /// The seed its randomness comes from: the same seed, verification, prompt and settings give the same text.
     pub fn seed(&self) -> u64 {
         self.noise.seed()
+    }
+
+    /// How its drafts are verified.
+    pub fn verification(&self) -> Verification {
+        self.verification
     }
 
     /// Prompt and output. The last token is pending: committed, not yet fed to the target.
@@ -211,23 +218,39 @@ impl Sequence {
         of_output.min(of_context).saturating_sub(1)
     }
 
-    /// The randomness of this round's verification.
-    pub(crate) fn verify_noise(&self) -> RoundNoise {
+    /// What a ratio test of this round draws with.
+    pub(crate) fn own_noise(&self) -> RoundNoise {
         RoundNoise::verify(self.noise, self.history.num_output() as u64, self.round)
     }
 
-    /// The randomness of this round's draft.
-    pub(crate) fn draft_noise(&self) -> RoundNoise {
-        RoundNoise::draft(self.noise, self.history.num_output() as u64, self.round)
+    /// What draft and target both draw with where they are coupled.
+    pub(crate) fn shared_noise(&self) -> CoupledNoise {
+        CoupledNoise::new(self.noise, self.history.num_output() as u64)
+    }
+
+    /// What this round's draft draws with.
+    pub(crate) fn draft_noise(&self) -> DraftNoise {
+        match self.verification {
+            Verification::Rejection | Verification::Block => {
+                DraftNoise::Own(RoundNoise::draft(self.noise, self.history.num_output() as u64, self.round))
+            }
+            Verification::Coupled => DraftNoise::Shared(self.shared_noise()),
+        }
     }
 
     /// Commits a round: walks over the accepted tokens and the one after them in the order plain decoding would have
-    /// said them, and ends at the first that ends the text. Text and counters end at that token too.
-    pub(crate) fn commit(&mut self, draft: &Draft, verdict: &Verdict) -> Kept {
+    /// said them, and ends at the first that ends the text. Text and counters end at that token too. `logits` are the
+    /// target's rows, by draft position.
+    pub(crate) fn commit<'a>(
+        &mut self,
+        draft: &Draft,
+        verdict: &Verdict,
+        logits: impl Fn(usize) -> &'a [f32],
+    ) -> Kept {
         let accepted = &draft.tokens[..verdict.num_accepted];
         let before = self.tokens.len();
-        for &id in accepted.iter().chain([&verdict.next_token]) {
-            self.push(id);
+        for (i, &id) in accepted.iter().chain([&verdict.next_token]).enumerate() {
+            self.push(id, logits(i));
             if self.finish.is_some() {
                 break;
             }
@@ -245,9 +268,9 @@ impl Sequence {
         Kept { num_new, num_accepted }
     }
 
-    fn push(&mut self, id: u32) {
+    fn push(&mut self, id: u32, logits: &[f32]) {
         self.tokens.push(id);
-        self.history.push(id);
+        self.sampler.push(&mut self.history, id, logits);
         let mut piece = Piece { id, text: String::new() };
         let ended = self.limits.end_ids.contains(&id);
         if let Some(text) = &mut self.text {

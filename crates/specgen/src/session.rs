@@ -6,9 +6,10 @@ use crate::{
     engine::Engine,
     error::Result,
     round::Rounds,
-    sampling::SamplingParams,
+    sampling::{Sampler, SamplingParams},
     sequence::{FinishReason, Memory, Piece, Request, Sequence},
     stats::Stats,
+    verify::Verification,
 };
 
 /// What a text starts from.
@@ -60,7 +61,9 @@ pub struct Session {
 
 impl Session {
     pub(crate) fn new(engine: Engine, params: SamplingParams) -> Result<Self> {
-        params.validate(engine.vocab_size())?;
+        // Text is spelled once, not for every generation.
+        let params = engine.spelled(&params)?.into_owned();
+        Sampler::new(&params, engine.vocab_size())?;
         Ok(Self { engine, params, stops: Vec::new(), ignore_eos: false, memory: None })
     }
 
@@ -78,7 +81,7 @@ impl Session {
         self
     }
 
-    /// The sampling parameters.
+    /// The sampling parameters, phrases as token ids.
     pub fn params(&self) -> &SamplingParams {
         &self.params
     }
@@ -155,9 +158,15 @@ impl Generation<'_> {
         self.sequence.as_ref().expect("the sequence leaves in drop only")
     }
 
-    /// The seed its randomness comes from, drawn or given: the same seed, prompt and settings give the same text.
+    /// The seed its randomness comes from, drawn or given: with [`Generation::verification`] and the same prompt and
+    /// settings it gives the same text; where that is [`Verification::Coupled`], with any draft.
     pub fn seed(&self) -> u64 {
         self.sequence().seed()
+    }
+
+    /// How drafts are verified, as asked for or by default.
+    pub fn verification(&self) -> Verification {
+        self.sequence().verification()
     }
 
     /// The prompt's ids.

@@ -16,7 +16,7 @@ use specgen::{
 use super::{millis, ratio, rounded};
 use crate::{
     args::BenchArgs,
-    output::{note, print, print_json},
+    output::{bytes, note, print, print_json},
     progress,
 };
 
@@ -39,6 +39,10 @@ struct Report {
     model: String,
     threads: usize,
     bytes_per_pass: u64,
+    /// Of the tensors in the weights' files.
+    file_bytes: u64,
+    /// What loading them added to this process, where the system tells.
+    resident: Option<u64>,
     read: Duration,
     passes: Vec<PassTime>,
 }
@@ -51,8 +55,10 @@ impl Report {
         let usage = Usage { context_len: CONTEXT + rows, rows: rows.min(VERIFY_ROWS), kv_type };
         memory::check(&[open.memory(usage)])?;
         note(format_args!("{}: loading", open.name));
+        let before = memory::resident();
         let options = LoadOptions { device: device.clone(), context_len: None, kv_type: Some(kv_type) };
         let model = load_with_clocks(&open.weights, open.config.clone(), &options)?;
+        let resident = memory::resident().zip(before).map(|(after, before)| after.saturating_sub(before));
         let rows: Vec<usize> = args.rows.iter().map(|&rows| rows as usize).collect();
         let reps = args.reps();
         let tick = |rows| note(format_args!("{}: passes of {rows} rows", open.name));
@@ -62,6 +68,8 @@ impl Report {
             model: open.name.clone(),
             threads: device.threads(),
             bytes_per_pass: model.info().pass_bytes,
+            file_bytes: open.weights.total_bytes(),
+            resident,
             read,
             passes,
         })
@@ -86,6 +94,11 @@ impl Report {
             millis(self.read),
             self.rate(self.read)
         );
+        if let Some(resident) = self.resident {
+            let times = resident as f64 / self.file_bytes as f64;
+            writeln!(text, "they take {} of memory, {times:.2} times the file's tensors", bytes(resident))
+                .expect("a string takes everything");
+        }
         text.push_str(
             "   m  median ms    best ms      tok/s  T(m)/T(1)    GB/s  of read  matmul  attention  rest\n",
         );
@@ -130,6 +143,8 @@ impl Report {
             "isa": specgen::device::cpu_isa(),
             "threads": self.threads,
             "bytes_per_pass": self.bytes_per_pass,
+            "file_bytes": self.file_bytes,
+            "resident_bytes": self.resident,
             "read_ms": rounded(millis(self.read)),
             "bandwidth_gb_s": rounded(self.rate(self.read)),
             "rows": by_rows(&|pass| rounded(millis(pass.median))),

@@ -49,6 +49,14 @@ fn options_that_make_no_sense() {
             "error: invalid value 'gpu' for '--device <DEVICE>': device `gpu` is unknown; wanted cpu, cuda, cuda:INDEX, metal or reference",
         ),
         (
+            "generate x --verify typical",
+            "error: invalid value 'typical' for '--verify <RULE>': verification `typical` is unknown; wanted one of rejection, block, coupled",
+        ),
+        (
+            "generate x --verify Block",
+            "error: invalid value 'Block' for '--verify <RULE>': verification `Block` is unknown; wanted one of rejection, block, coupled",
+        ),
+        (
             "generate x --greedy --temperature 1",
             "error: the argument '--greedy' cannot be used with '--temperature <F>'",
         ),
@@ -60,6 +68,22 @@ fn options_that_make_no_sense() {
         (
             "generate x --greedy --min-p 0.5",
             "error: the argument '--greedy' cannot be used with '--min-p <F>'",
+        ),
+        (
+            "generate x --greedy --xtc-probability 0.5",
+            "error: the argument '--greedy' cannot be used with '--xtc-probability <F>'",
+        ),
+        (
+            "generate x --mirostat-tau 5 --top-k 40",
+            "error: the argument '--mirostat-tau <F>' cannot be used with '--top-k <N>'",
+        ),
+        ("generate x --mirostat-eta 0.1", "error: the following required arguments were not provided:"),
+        ("generate x --xtc-threshold 0.1", "error: the following required arguments were not provided:"),
+        ("generate x --dry-base 2", "error: the following required arguments were not provided:"),
+        ("generate x --bad-words=", "error: a value is required for '--bad-words <S>' but none was supplied"),
+        (
+            "generate x --min-tokens -1",
+            "error: invalid value '-1' for '--min-tokens <N>': a whole number of at least 0 is wanted",
         ),
         ("generate x --raw --system s", "error: the argument '--raw' cannot be used with '--system <S>'"),
         (
@@ -95,6 +119,18 @@ fn parameters_out_of_range() {
         ("--repeat-penalty 0", "--repeat-penalty is 0, but must be a number above 0 (1 is off)"),
         ("--presence-penalty 1000", "--presence-penalty is 1000, but must be between -100 and 100"),
         ("--frequency-penalty NaN", "--frequency-penalty is NaN, but must be between -100 and 100"),
+        ("--top-n-sigma -1", "--top-n-sigma is -1, but must be a number of at least 0"),
+        ("--typical-p 2", "--typical-p is 2, but must be between 0 and 1"),
+        ("--xtc-probability 2", "--xtc-probability is 2, but must be between 0 and 1"),
+        (
+            "--xtc-probability 1 --xtc-threshold 0.6",
+            "--xtc-threshold is 0.6, but must be between 0 and 0.5 (two tokens can't both be more likely)",
+        ),
+        ("--mirostat-tau -1", "--mirostat-tau is -1, but must be a number of at least 0"),
+        ("--mirostat-tau 5 --mirostat-eta 2", "--mirostat-eta is 2, but must be between 0 and 1"),
+        ("--dry-multiplier -1", "--dry-multiplier is -1, but must be a number of at least 0"),
+        ("--dry-multiplier 1 --dry-base 0.5", "--dry-base is 0.5, but must be a number of at least 1"),
+        ("--dry-multiplier 1 --dry-allowed-length 0", "--dry-allowed-length is 0, but must be at least 1"),
         (
             "--logit-bias 3=1 --logit-bias 3=2",
             "--logit-bias names token 3 twice, with 1 and 2; give each token once",

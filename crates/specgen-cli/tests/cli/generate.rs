@@ -35,11 +35,12 @@ fn json_has_every_field_in_its_type() {
     assert_eq!(found.stderr, "");
     let answer = found.json();
     let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
-    let wanted = "text token_ids prompt_token_ids finish_reason seed model draft stats";
+    let wanted = "text token_ids prompt_token_ids finish_reason seed verify model draft stats";
     assert_eq!(keys(&answer), wanted.split(' ').collect::<Vec<_>>());
     assert!(!answer["text"].as_str().unwrap().is_empty());
     assert_eq!(answer["finish_reason"], "length");
     assert_eq!(answer["seed"], u64::MAX);
+    assert_eq!(answer["verify"], "coupled");
     assert_eq!(answer["draft"], "ngram");
     let ids = |name: &str| {
         let ids = answer[name].as_array().unwrap();
@@ -104,6 +105,50 @@ fn max_tokens_and_stop_strings_cut() {
     assert_eq!(cut["finish_reason"], "stop");
 }
 
+/// What is asked of the text holds, and drafting changes nothing.
+#[test]
+fn penalties_and_bans_shape_the_text_the_same_however_it_is_drafted() {
+    let Some(model) = real_model() else { return };
+    let plain = greedy(model, &["-k", "0"]);
+    // Digits, again and again.
+    let text = |answer: &Value| answer["text"].as_str().unwrap().to_owned();
+    assert!(text(&plain).contains("12345"), "{plain}");
+    let options: [&[&str]; 6] = [
+        &["--bad-words", "5"],
+        &["--no-repeat-ngram", "3"],
+        &["--dry-multiplier", "2", "--dry-allowed-length", "1"],
+        &["--repeat-penalty", "1.5", "--penalty-last-n", "16"],
+        &["--min-tokens", "24", "--bad-words", "34", "--bad-words", " 1"],
+        &["--dry-multiplier", "1", "--dry-sequence-breaker", "none", "--frequency-penalty", "0.5"],
+    ];
+    for words in options {
+        let alone = greedy(model, &[words, &["-k", "0"]].concat());
+        assert_ne!(alone["token_ids"], plain["token_ids"], "{words:?}");
+        assert_eq!(greedy(model, words)["token_ids"], alone["token_ids"], "{words:?}");
+        let banned = words.iter().zip(&words[1..]).filter(|(name, _)| **name == "--bad-words");
+        for (_, word) in banned {
+            assert!(!text(&alone).contains(word), "{}", text(&alone));
+        }
+    }
+}
+
+#[test]
+fn a_text_may_be_asked_to_go_on() {
+    let Some(model) = real_model() else { return };
+    let ask = |words: &[&str]| {
+        let command = ["generate", "-m", model, "--greedy", "--json", "Say hi and nothing else."];
+        run(specgen(&command).args(words))
+    };
+    let short = ask(&["-n", "400"]).json();
+    assert_eq!(short["finish_reason"], "eos", "{short}");
+    let num = short["token_ids"].as_array().unwrap().len();
+    let (least, most) = ((num + 5).to_string(), (num + 400).to_string());
+    let long = ask(&["--min-tokens", &least, "-n", &most]).json();
+    assert!(long["token_ids"].as_array().unwrap().len() >= num + 5);
+    let error = ask(&["--min-tokens", "9", "-n", "8"]).fails(1);
+    assert!(error.contains("--min-tokens is 9, but must be at most the 8 tokens a text may have"), "{error}");
+}
+
 #[test]
 fn a_seed_repeats_a_text_and_other_seeds_do_not() {
     let Some(model) = real_model() else { return };
@@ -116,9 +161,44 @@ fn a_seed_repeats_a_text_and_other_seeds_do_not() {
     assert_eq!(sample("7"), first);
     assert_ne!(sample("8"), first);
 
-    let line = run(&mut specgen(&["generate", "-m", model, "-n", "2", PROMPT])).stderr;
-    let drawn = line.split("seed ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
-    assert!(drawn.parse::<u64>().is_ok(), "an unseeded run tells the seed it drew: {line}");
+    // An unseeded run tells how to repeat it.
+    let found = run(&mut specgen(&["generate", "-m", model, "-n", "24", PROMPT]));
+    let replay = found.stderr.split(" · ").find(|part| part.starts_with("--seed ")).unwrap();
+    assert!(replay.ends_with(" --verify rejection"), "{replay}");
+    let words = ["generate", "-m", model, "-n", "24", "-q", PROMPT];
+    assert_eq!(run(specgen(&words).args(replay.split(' '))).ok(), found.stdout);
+}
+
+/// A seed gives one text, whatever drafts; `--verify` chooses another rule for it.
+#[test]
+fn a_seeded_text_is_the_same_however_it_is_drafted() {
+    let Some(model) = real_model() else { return };
+    let sample = |words: &[&str]| {
+        let command =
+            ["generate", "-m", model, "--temperature", "0.9", "--seed", "5", "--json", "-n", "24", PROMPT];
+        run(specgen(&command).args(words)).json()
+    };
+    let plain = sample(&["-k", "0"]);
+    assert_eq!(plain["verify"], "coupled");
+    for words in
+        [&["-k", "4"][..], &["--draft", model, "-k", "3"], &["--draft", "none", "--verify", "coupled"]]
+    {
+        let other = sample(words);
+        assert_eq!(
+            (&other["token_ids"], &other["verify"]),
+            (&plain["token_ids"], &plain["verify"]),
+            "{words:?}"
+        );
+        if words.contains(&model) {
+            assert_eq!(other["stats"]["acceptance_rate"], 1.0, "a model agrees with itself, draw by draw");
+        }
+    }
+    for rule in ["rejection", "block"] {
+        let found = sample(&["--verify", rule, "--draft", model]);
+        assert_eq!(found["verify"], rule);
+        assert_eq!(found["stats"]["acceptance_rate"], 1.0, "{rule}");
+    }
+    assert_eq!(greedy(model, &["--seed", "5"])["verify"], "rejection");
 }
 
 #[test]

@@ -4,7 +4,7 @@ mod exp;
 
 pub(crate) use exp::{exp, exp_m1, sum_exp};
 
-use crate::rng::Chooser;
+use crate::rng::Picker;
 
 /// A distribution over the tokens that may come next.
 ///
@@ -45,20 +45,20 @@ impl Distribution {
         point.into_iter().chain(sparse.iter().copied()).chain(dense).filter(|&(_, lp)| lp > f32::NEG_INFINITY)
     }
 
-    /// Draws a token; `index` is its place in the round (see [`Chooser`]). A [`Distribution::Point`] asks for no
+    /// Draws a token; `index` is its place in the round (see [`Picker`]). A [`Distribution::Point`] asks for no
     /// randomness.
     ///
     /// # Panics
     ///
     /// If no token is possible, which the type's contract rules out.
-    pub fn draw(&self, chooser: &mut impl Chooser, index: usize) -> u32 {
+    pub fn draw(&self, picker: &mut impl Picker, index: usize) -> u32 {
         let drawn = match self {
             Self::Point(id) => Some(*id),
             Self::Sparse(tokens) => {
-                chooser.pick(index, tokens.iter().map(|&(id, log_prob)| (id, exp(log_prob.into()))))
+                picker.pick(index, tokens.iter().map(|&(id, log_prob)| (id, exp(log_prob.into()))))
             }
             Self::Dense(tokens) => {
-                chooser.pick(index, by_chunk(tokens, &[], |log_prob, _| exp(log_prob.into())))
+                picker.pick(index, by_chunk(tokens, &[], |log_prob, _| exp(log_prob.into())))
             }
         };
         drawn.expect("a distribution has at least one possible token")
@@ -91,6 +91,11 @@ impl<'a> Law<'a> {
     /// How far the sum of the probabilities is from 1, as a logarithm.
     pub(crate) fn ln_mass(&self) -> f64 {
         self.ln_mass
+    }
+
+    /// This law times `exp(ln_factor)`: no longer one that sums to 1.
+    pub(crate) fn scaled(self, ln_factor: f64) -> Self {
+        Self { ln_mass: self.ln_mass - ln_factor, ..self }
     }
 
     pub(crate) fn log_prob(&self, id: u32) -> f64 {

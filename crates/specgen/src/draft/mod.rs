@@ -10,10 +10,9 @@ pub use model::ModelDrafter;
 pub use ngram::NgramDrafter;
 pub use vocab::check_vocab;
 
-pub use crate::verify::Draft;
+pub use crate::verify::{Draft, DraftNoise};
 use crate::{
     error::Result,
-    rng::RoundNoise,
     sampling::{History, Sampler},
 };
 
@@ -34,8 +33,8 @@ pub trait Drafter: Send + Sync {
     /// Drafts at most `k` tokens for every request, in order; an empty draft is always allowed. What fails for one
     /// sequence only is that draft's own error.
     ///
-    /// A token drawn at random carries the distribution it was drawn from; whether to draft a further position may
-    /// depend on everything but the token drawn there (`rejection` would be biased otherwise).
+    /// A token drawn at random carries the distribution it was drawn from ([`Draft::draw`] sees to it); whether to draft a
+    /// further position may depend on everything but the token drawn there (a ratio test would be biased otherwise).
     ///
     /// # Errors
     /// What fails for all, such as a device; the round fails with it.
@@ -69,8 +68,8 @@ pub struct DraftRequest<'a> {
     pub sampler: &'a Sampler,
     /// The history of `tokens`. A drafter may push its guesses on it and must take them off again.
     pub history: &'a mut History,
-    /// The draft's own noise for this round.
-    pub noise: RoundNoise,
+    /// What to draw with, if anything is drawn.
+    pub noise: DraftNoise,
     /// Ids that end the text; nothing is drafted after one.
     pub end_ids: &'a [u32],
 }

@@ -6,12 +6,12 @@ use super::{Draft, DraftRequest, DraftState, Drafter};
 use crate::{
     cache::KvCache,
     error::{Error, Result},
-    model::{Batch, Model, Output, Rows, Slice, feed_prompt},
-    sampling::{Sampler, SamplingParams},
+    model::{Batch, Model, Output, PROMPT_CHUNK, Rows, Slice, feed_prompt},
+    sampling::Sampler,
 };
 
 /// The most tokens of a text that one pass catches up on, per sequence.
-const CATCH_UP_CHUNK: usize = 256;
+const CATCH_UP_CHUNK: usize = PROMPT_CHUNK;
 
 /// Drafts with a model.
 pub struct ModelDrafter {
@@ -24,13 +24,6 @@ impl ModelDrafter {
     pub fn new(model: Arc<dyn Model>, vocab_size: usize) -> Self {
         let vocab_size = vocab_size.min(model.info().vocab_size);
         Self { model, vocab_size }
-    }
-
-    /// The target's parameters over the draft's ids. A bias on an id the draft lacks has nothing to act on.
-    fn sampler(&self, target: &Sampler) -> Result<Sampler> {
-        let mut params: SamplingParams = target.params().clone();
-        params.logit_bias.retain(|&(id, _)| (id as usize) < self.vocab_size);
-        Sampler::new(&params, self.vocab_size)
     }
 
     /// The most tokens that can be drafted after `text`. The draft's context may be shorter than the target's: where it
@@ -61,9 +54,8 @@ impl Chain {
     fn extend(&mut self, request: &mut DraftRequest<'_>, logits: &[f32]) {
         match self.sampler.distribution(logits, request.history) {
             Ok(q) => {
-                let token = q.draw(&mut request.noise, self.draft.len());
-                request.history.push(token);
-                self.draft.push(token, q);
+                let (token, ln_q) = self.draft.draw(q, &mut request.noise);
+                request.history.push_drawn(token, ln_q);
                 if request.end_ids.contains(&token) {
                     request.k = self.draft.len();
                 }
@@ -95,15 +87,13 @@ impl Drafter for ModelDrafter {
         let mut chains = Vec::with_capacity(requests.len());
         let mut committed = Vec::with_capacity(requests.len());
         for request in requests.iter_mut() {
-            let (sampler, error) = match self.sampler(request.sampler) {
-                Ok(sampler) => (sampler, None),
-                Err(error) => (request.sampler.clone(), Some(error)),
-            };
-            request.k = if error.is_some() { 0 } else { request.k.min(self.room(request.tokens)) };
+            request.k = request.k.min(self.room(request.tokens));
             if request.k > 0 {
                 request.state.downcast::<State>().cache.retain_prefix(request.tokens);
             }
-            chains.push(Chain { sampler, draft: Draft::default(), error });
+            // The target's parameters over the draft's ids.
+            let sampler = request.sampler.over(self.vocab_size);
+            chains.push(Chain { sampler, draft: Draft::default(), error: None });
             committed.push(request.history.num_output());
         }
         let mut out = Output::new();

@@ -1,44 +1,101 @@
 //! Sampling parameters, and the one pure function from logits to a distribution.
 //!
 //! Plain decoding, verification, the bonus token and the draft all go through [`Sampler::distribution`], so a
-//! parameter means the same wherever a token comes from. The order is fixed: penalties, bias, temperature, top-k,
-//! top-p, min-p, renormalise; ties go to the lower token id.
+//! parameter means the same wherever a token comes from. The order is fixed, and ties go to the lower token id:
+//!
+//! 1. what changes logits: repetition, frequency and presence penalties, DRY, bias, the user's processors;
+//! 2. what bans: repeated n-grams, bad words, ends before `min_tokens`; no bias lifts a ban;
+//! 3. temperature, and with it the end where it is 0: the best token, the lowest id among equals;
+//! 4. what filters, each among the tokens the one before it left: top-n-sigma, top-k, top-p, typical-p, min-p, XTC,
+//!    mirostat;
+//! 5. what is left sums to 1 again.
+//!
+//! # Cost
+//!
+//! What is off costs nothing. Penalties cost a step for each different token of the text; DRY and repeated n-grams one
+//! pass over the text (or DRY's window) and eight bytes for each of its tokens; typical-p, XTC and mirostat without a
+//! top-k, top-p or min-p before them a few passes over the vocabulary.
 
+mod bans;
+mod dry;
 mod filter;
 mod history;
 mod params;
+mod penalties;
+mod phrase;
+mod processor;
+mod repeats;
 #[cfg(test)]
 mod tests;
 
 pub use history::{Counts, History};
-pub use params::SamplingParams;
+pub use params::{Dry, Mirostat, SamplingParams, Xtc};
+pub use phrase::Phrase;
+pub use processor::{LogitsProcessor, Processor};
 
 use crate::distribution::{Distribution, exp};
+use crate::rng::{Noise, Stream, random_seed};
 use crate::{Error, Result};
+use dry::Breakers;
 use filter::Candidate;
 use std::borrow::Cow;
+use std::sync::Arc;
 
-/// Turns a row of logits into the distribution the next token is drawn from.
+/// Turns a row of logits into the distribution the next token is drawn from. Cloning shares.
 #[derive(Debug, Clone)]
 pub struct Sampler {
-    params: SamplingParams,
+    params: Arc<SamplingParams>,
+    breakers: Arc<Breakers>,
+    end_ids: Arc<[u32]>,
+    noise: Noise,
     vocab_size: usize,
 }
 
 impl Sampler {
     /// A sampler over the token ids below `vocab_size`; logits beyond (a padded output layer) are impossible tokens.
+    /// Where the parameters have no seed, one is drawn.
     ///
     /// # Errors
     ///
-    /// Those of [`SamplingParams::validate`].
+    /// Those of [`SamplingParams::validate`]; [`Error::Unsupported`] for a [`Phrase`] of text.
     pub fn new(params: &SamplingParams, vocab_size: usize) -> Result<Self> {
         params.validate(vocab_size)?;
-        Ok(Self { params: params.clone(), vocab_size })
+        if let Some(Phrase::Text(text)) = params.phrases().find(|phrase| phrase.ids().is_none()) {
+            return Err(Error::Unsupported(format!(
+                "the phrase {text:?} is text, and there is no tokenizer; give its token ids instead"
+            )));
+        }
+        let breakers = params.dry.as_ref().map(|dry| Breakers::new(&dry.sequence_breakers));
+        Ok(Self {
+            params: Arc::new(params.clone()),
+            breakers: Arc::new(breakers.unwrap_or_default()),
+            end_ids: Arc::default(),
+            noise: Noise::new(params.seed.unwrap_or_else(random_seed)),
+            vocab_size,
+        })
     }
 
-    /// The parameters in use.
+    /// The same with the ids that end a text, which `min_tokens` is about.
+    #[must_use]
+    pub fn with_end_ids(self, end_ids: &[u32]) -> Self {
+        Self { end_ids: end_ids.into(), ..self }
+    }
+
+    /// The same, seed included, over the ids below `vocab_size`: for a draft that knows fewer tokens. What is asked of
+    /// a token it lacks has nothing to act on.
+    #[must_use]
+    pub fn over(&self, vocab_size: usize) -> Self {
+        Self { vocab_size, ..self.clone() }
+    }
+
+    /// The parameters in use, as given.
     pub fn params(&self) -> &SamplingParams {
         &self.params
+    }
+
+    /// The seed, given or drawn.
+    pub fn seed(&self) -> u64 {
+        self.noise.seed()
     }
 
     /// Whether every distribution is a point: the temperature is 0.
@@ -54,7 +111,8 @@ impl Sampler {
     ///
     /// # Errors
     ///
-    /// [`Error::NanLogits`]; [`Error::InvalidArgument`] for a short row and where bans leave nothing to say.
+    /// [`Error::NanLogits`]; [`Error::InvalidArgument`] for a short row, where bans leave nothing to say, and for a
+    /// processor that breaks its contract.
     pub fn distribution(&self, logits: &[f32], history: &History) -> Result<Distribution> {
         let Some(logits) = logits.get(..self.vocab_size) else {
             return Err(Error::InvalidArgument(format!(
@@ -67,7 +125,7 @@ impl Sampler {
         if let Some(token) = filter::first_nan(logits) {
             return Err(Error::NanLogits { step: history.num_output(), token });
         }
-        let logits = self.adjusted(logits, history);
+        let logits = self.adjusted(logits, history)?;
         let best = filter::argmax(&logits).ok_or_else(|| {
             Error::InvalidArgument(format!(
                 "every token is banned at output token {}; ban fewer (or the model returned only -inf)",
@@ -77,64 +135,117 @@ impl Sampler {
         if self.is_greedy() || best.logit == f32::INFINITY {
             return Ok(Distribution::Point(best.id));
         }
-        Ok(self.filtered(&logits, best))
+        Ok(self.filtered(&logits, best, history))
     }
 
-    /// Penalties and bias: the only steps that look at the history.
-    fn adjusted<'a>(&self, logits: &'a [f32], history: &History) -> Cow<'a, [f32]> {
-        let SamplingParams { repetition_penalty, presence_penalty, frequency_penalty, .. } = self.params;
-        let mut logits = Cow::Borrowed(logits);
-        if repetition_penalty != 1.0 || presence_penalty != 0.0 || frequency_penalty != 0.0 {
-            let row = logits.to_mut();
-            for (id, counts) in history.counts() {
-                let Some(logit) = row.get_mut(id as usize) else { continue };
-                if *logit > 0.0 {
-                    *logit /= repetition_penalty;
-                } else {
-                    *logit *= repetition_penalty;
-                }
-                if counts.output > 0 {
-                    *logit -= frequency_penalty * counts.output as f32;
-                    *logit -= presence_penalty;
-                }
-            }
+    /// Appends `id` to `history`, with what this sampler has to remember of it: for mirostat how likely it was in the
+    /// row it was said from, `logits`; else nothing, and the row is not looked at.
+    pub fn push(&self, history: &mut History, id: u32, logits: &[f32]) {
+        let p = self.params.mirostat.and_then(|_| self.distribution(logits, history).ok());
+        match p {
+            Some(p) => history.push_drawn(id, p.log_prob(id)),
+            // A row that has no distribution is one nothing is said from.
+            None => history.push(id),
         }
-        for &(id, bias) in &self.params.logit_bias {
-            let logit = &mut logits.to_mut()[id as usize];
+    }
+
+    /// Penalties, bias, processors and bans.
+    fn adjusted<'a>(&self, logits: &'a [f32], history: &History) -> Result<Cow<'a, [f32]>> {
+        let params = &*self.params;
+        let mut logits = Cow::Borrowed(logits);
+        if penalties::are_on(params) {
+            penalties::apply(params, logits.to_mut(), history);
+        }
+        if let Some(dry) = &params.dry {
+            dry::apply(dry, &self.breakers, logits.to_mut(), history);
+        }
+        for &(id, bias) in &params.logit_bias {
+            // A draft's vocabulary may be the smaller one.
+            let Some(logit) = logits.to_mut().get_mut(id as usize) else { continue };
             // A ban holds against a logit of +inf too.
             *logit = if bias == f32::NEG_INFINITY { bias } else { *logit + bias };
         }
-        logits
+        for processor in &params.processors {
+            processor::apply(processor, logits.to_mut(), history)?;
+        }
+        for id in bans::banned(params, &self.end_ids, history) {
+            if let Some(logit) = logits.to_mut().get_mut(id as usize) {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
+        Ok(logits)
     }
 
     /// Temperature and the filters. `best` is the highest logit, finite.
-    fn filtered(&self, logits: &[f32], best: Candidate) -> Distribution {
-        let SamplingParams { temperature, top_k, top_p, min_p, .. } = self.params;
+    fn filtered(&self, logits: &[f32], best: Candidate, history: &History) -> Distribution {
+        let SamplingParams { temperature, top_n_sigma, top_k, top_p, typical_p, min_p, mirostat, .. } =
+            *self.params;
         let scale = Scale::new(best.logit, temperature);
-        let top_k = if top_k == 0 { usize::MAX } else { top_k };
-        if top_k >= logits.len() && top_p >= 1.0 && min_p <= 0.0 {
+        let top_k = if top_k == 0 { logits.len() } else { top_k.min(logits.len()) };
+        let xtc = self.params.xtc.filter(|xtc| self.is_excluding(xtc, history));
+        let ranks = top_n_sigma > 0.0 || top_k < logits.len() || top_p < 1.0 || min_p > 0.0;
+        if !ranks && typical_p >= 1.0 && xtc.is_none() && mirostat.is_none() {
             return dense(logits, scale);
         }
-        let mut candidates = if top_k < logits.len() {
+
+        // The first filter does not look at a whole vocabulary of candidates where it can be told what to look at.
+        let mut total = None;
+        let mut kept = if top_n_sigma > 0.0 {
+            let sigma = filter::deviation(logits, best.logit);
+            let mut kept = filter::above(logits, scale, -f64::from(top_n_sigma) * sigma * scale.factor);
+            if kept.len() > top_k {
+                filter::shrink(&mut kept, top_k);
+            }
+            kept
+        } else if top_k < logits.len() {
             filter::top_k(logits, top_k)
         } else if top_p < 1.0 {
+            total = Some(filter::total_weight(logits, scale));
             filter::nucleus_superset(logits, scale, top_p)
-        } else {
+        } else if min_p > 0.0 && typical_p >= 1.0 {
             filter::above(logits, scale, f64::from(min_p).ln())
+        } else {
+            filter::above(logits, scale, f64::NEG_INFINITY)
         };
         if top_p < 1.0 {
-            let total = if top_k < logits.len() {
-                candidates.iter().map(|candidate| scale.weight(candidate.logit)).sum()
-            } else {
-                filter::total_weight(logits, scale)
-            };
-            filter::top_p(&mut candidates, scale, f64::from(top_p) * total);
+            let total = total.unwrap_or_else(|| filter::weight_of(&kept, scale));
+            filter::top_p(&mut kept, scale, f64::from(top_p) * total);
+        }
+        if typical_p < 1.0 {
+            filter::typical(&mut kept, scale, typical_p);
         }
         if min_p > 0.0 {
-            let floor = f64::from(min_p).ln();
-            candidates.retain(|candidate| scale.apply(candidate.logit) >= floor);
+            filter::min_p(&mut kept, scale, min_p);
         }
-        sparse(candidates, scale)
+        if let Some(xtc) = xtc {
+            filter::exclude_top_choices(&mut kept, scale, xtc.threshold);
+        }
+        if let Some(mirostat) = mirostat {
+            filter::unsurprising(&mut kept, scale, mirostat.bound(history));
+        }
+        sparse(kept, scale)
+    }
+
+    /// Whether top choices are excluded after `history`: the same for target and draft, plain and speculative.
+    fn is_excluding(&self, xtc: &Xtc, history: &History) -> bool {
+        let position = history.num_output() as u64;
+        self.noise.uniform(Stream::Xtc, position, 0, 0) < f64::from(xtc.probability)
+    }
+}
+
+impl SamplingParams {
+    /// Every phrase in use.
+    pub(crate) fn phrases(&self) -> impl Iterator<Item = &Phrase> {
+        self.bad_words.iter().chain(self.dry.iter().flat_map(|dry| &dry.sequence_breakers))
+    }
+}
+
+impl Mirostat {
+    /// The largest surprise a token may bring after `history`, in bits.
+    fn bound(self, history: &History) -> f64 {
+        let (known, bits) = history.surprise();
+        let tau = f64::from(self.tau);
+        2.0 * tau - f64::from(self.eta) * (bits - known as f64 * tau)
     }
 }
 
@@ -164,7 +275,7 @@ impl Scale {
 
 fn sparse(mut candidates: Vec<Candidate>, scale: Scale) -> Distribution {
     candidates.sort_unstable_by_key(|candidate| candidate.id);
-    let ln_total = candidates.iter().map(|candidate| scale.weight(candidate.logit)).sum::<f64>().ln();
+    let ln_total = filter::ln_weight_of(&candidates, scale);
     let mut tokens: Vec<(u32, f32)> = candidates
         .iter()
         .map(|candidate| (candidate.id, (scale.apply(candidate.logit) - ln_total) as f32))

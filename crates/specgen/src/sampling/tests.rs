@@ -9,7 +9,8 @@ use proptest::prelude::*;
 fn reference(params: &SamplingParams, logits: &[f32], history: &History) -> Option<Vec<f64>> {
     // Penalties and bias are f32 by definition: ties and cuts are decided on what they leave.
     let mut x = logits.to_vec();
-    for (id, counts) in history.counts() {
+    let window = if params.penalty_last_n == 0 { usize::MAX } else { params.penalty_last_n };
+    for (id, counts) in history.counts_of_last(window) {
         let Some(x) = x.get_mut(id as usize) else { continue };
         let repetition = params.repetition_penalty;
         *x = if *x > 0.0 { *x / repetition } else { *x * repetition };
@@ -18,6 +19,12 @@ fn reference(params: &SamplingParams, logits: &[f32], history: &History) -> Opti
     }
     for &(id, bias) in &params.logit_bias {
         x[id as usize] += bias;
+    }
+    for word in params.bad_words.iter().filter_map(Phrase::ids) {
+        let (last, before) = word.split_last().unwrap();
+        if history.tokens().ends_with(before) {
+            x[*last as usize] = f32::NEG_INFINITY;
+        }
     }
     let x: Vec<f64> = x.into_iter().map(f64::from).collect();
 
@@ -30,38 +37,103 @@ fn reference(params: &SamplingParams, logits: &[f32], history: &History) -> Opti
         return Some(probs);
     }
     let weight = |id: usize| ((x[id] - max) / f64::from(params.temperature)).exp();
+    let close = |a: f64, b: f64| (a - b).abs() < 1e-9;
+    if params.top_n_sigma > 0.0 {
+        let num = order.len() as f64;
+        let mean = order.iter().map(|&id| x[id]).sum::<f64>() / num;
+        let sigma = (order.iter().map(|&id| (x[id] - mean).powi(2)).sum::<f64>() / num).sqrt();
+        let floor = max - f64::from(params.top_n_sigma) * sigma;
+        if order.iter().any(|&id| close(x[id], floor)) {
+            return None;
+        }
+        order.retain(|&id| x[id] >= floor);
+    }
     if params.top_k > 0 {
         order.truncate(params.top_k);
     }
     if params.top_p < 1.0 {
-        let total: f64 = order.iter().map(|&id| weight(id)).sum();
-        let wanted = f64::from(params.top_p) * total;
-        let (mut sum, mut cut) = (0.0, 0);
-        for &id in &order {
-            if cut > 0 && sum >= wanted {
-                break;
-            }
-            if (sum - wanted).abs() < 1e-9 * total && cut > 0 {
-                return None;
-            }
-            sum += weight(id);
-            cut += 1;
-        }
-        if (sum - wanted).abs() < 1e-9 * total {
+        let cut = fewest(&order, f64::from(params.top_p), weight)?;
+        order.truncate(cut);
+    }
+    let total = |order: &[usize]| order.iter().map(|&id| weight(id)).sum::<f64>();
+    if params.typical_p < 1.0 {
+        let total = total(&order);
+        let surprise = |id: usize| -(weight(id) / total).ln();
+        let likely = order.iter().filter(|&&id| weight(id) > 0.0);
+        let entropy: f64 = likely.map(|&id| weight(id) / total * surprise(id)).sum();
+        let distance = |id: usize| (surprise(id) - entropy).abs();
+        order.sort_by(|&a, &b| distance(a).total_cmp(&distance(b)).then(a.cmp(&b)));
+        let cut = fewest(&order, f64::from(params.typical_p), weight)?;
+        let tied = |pair: &[usize]| x[pair[0]] != x[pair[1]] && close(distance(pair[0]), distance(pair[1]));
+        if order[cut.saturating_sub(2)..(cut + 1).min(order.len())].windows(2).any(tied) {
             return None;
         }
         order.truncate(cut);
+        order.sort_by(|&a, &b| x[b].partial_cmp(&x[a]).unwrap().then(a.cmp(&b)));
     }
     let min_p = f64::from(params.min_p);
-    if order.iter().any(|&id| min_p > 0.0 && (weight(id) - min_p).abs() < 1e-9) {
+    let best = weight(order[0]);
+    if order.iter().any(|&id| min_p > 0.0 && close(weight(id), min_p * best)) {
         return None;
     }
-    order.retain(|&id| weight(id) >= min_p);
+    order.retain(|&id| weight(id) >= min_p * best);
+    if let Some(Xtc { probability, threshold }) = params.xtc {
+        assert!(probability == 0.0 || probability == 1.0, "chance has no place in a reference");
+        let total = total(&order);
+        if order.iter().any(|&id| close(weight(id) / total, threshold.into())) {
+            return None;
+        }
+        let num = order.iter().filter(|&&id| weight(id) / total >= f64::from(threshold)).count();
+        if probability == 1.0 && num > 1 {
+            order.drain(..num - 1);
+        }
+    }
+    if let Some(Mirostat { tau, eta }) = params.mirostat {
+        let (tau, eta) = (f64::from(tau), f64::from(eta));
+        let mut mu = 2.0 * tau;
+        (0..history.num_output()).for_each(|_| mu -= eta * (SURPRISE - tau));
+        let total = total(&order);
+        let surprise = |id: usize| -(weight(id) / total).log2();
+        if order.iter().any(|&id| close(surprise(id), mu)) {
+            return None;
+        }
+        let num = order.iter().filter(|&&id| surprise(id) <= mu).count();
+        order.truncate(num.max(1));
+    }
     let total: f64 = order.iter().map(|&id| weight(id)).sum();
     for id in order {
         probs[id] = weight(id) / total;
     }
     Some(probs)
+}
+
+/// How many of `order` are the fewest whose weights reach the share `wanted`.
+fn fewest(order: &[usize], wanted: f64, weight: impl Fn(usize) -> f64) -> Option<usize> {
+    let total: f64 = order.iter().map(|&id| weight(id)).sum();
+    let wanted = wanted * total;
+    let (mut sum, mut cut) = (0.0_f64, 0);
+    for &id in order {
+        if cut > 0 && (sum - wanted).abs() < 1e-9 * total {
+            return None;
+        }
+        if cut > 0 && sum >= wanted {
+            break;
+        }
+        sum += weight(id);
+        cut += 1;
+    }
+    ((sum - wanted).abs() >= 1e-9 * total).then_some(cut)
+}
+
+/// What each output token tells, in bits, in the histories of these tests.
+const SURPRISE: f64 = 2.0;
+
+fn history(prompt: &[u32], output: &[u32]) -> History {
+    let mut history = History::new(prompt);
+    for &id in output {
+        history.push_drawn(id, 0.25_f32.ln());
+    }
+    history
 }
 
 fn probs(distribution: &Distribution, len: usize) -> Vec<f64> {
@@ -81,7 +153,7 @@ fn any_logit() -> impl Strategy<Value = f32> {
 
 fn any_params(vocab: u32) -> impl Strategy<Value = SamplingParams> {
     let off_or = |range: std::ops::Range<f32>, off: f32| prop_oneof![Just(off), range];
-    (
+    let basic = (
         prop_oneof![1 => Just(0.0_f32), 1 => Just(1.0), 4 => 0.05_f32..3.0],
         prop_oneof![Just(0_usize), 1_usize..60, Just(1000)],
         off_or(0.0..1.0, 1.0),
@@ -101,13 +173,44 @@ fn any_params(vocab: u32) -> impl Strategy<Value = SamplingParams> {
                 presence_penalty: presence,
                 frequency_penalty: frequency,
                 logit_bias: logit_bias.into_iter().collect(),
-                seed: None,
+                ..SamplingParams::greedy()
             }
-        })
+        });
+    let others = (
+        off_or(0.0..3.0, 0.0),
+        off_or(0.0..1.0, 1.0),
+        prop::option::of((prop_oneof![Just(0.0_f32), Just(1.0)], 0.0_f32..0.5)),
+        prop::option::of((0.0_f32..8.0, 0.0_f32..1.0)),
+        prop_oneof![Just(0_usize), 1_usize..30],
+        prop::collection::vec(prop::collection::vec(0..vocab, 1..3), 0..3),
+    );
+    // All of them at once leave little to see: mostly some are off.
+    (basic, others, 0_u8..64).prop_map(|(basic, others, on)| {
+        let (top_n_sigma, typical_p, xtc, mirostat, penalty_last_n, bad_words) = others;
+        let on = |bit: u8| on & 1 << bit != 0;
+        let filters = SamplingParams {
+            top_n_sigma,
+            typical_p,
+            xtc: xtc.map(|(probability, threshold)| Xtc { probability, threshold }),
+            mirostat: mirostat.map(|(tau, eta)| Mirostat { tau, eta }),
+            penalty_last_n,
+            bad_words: bad_words.into_iter().map(Phrase::Ids).collect(),
+            ..basic
+        };
+        SamplingParams {
+            top_n_sigma: if on(0) { filters.top_n_sigma } else { 0.0 },
+            typical_p: if on(1) { filters.typical_p } else { 1.0 },
+            xtc: filters.xtc.filter(|_| on(2)),
+            mirostat: filters.mirostat.filter(|_| on(3)),
+            top_k: if on(4) { filters.top_k } else { 0 },
+            top_p: if on(5) { filters.top_p } else { 1.0 },
+            ..filters
+        }
+    })
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(600))]
+    #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
     fn the_distribution_is_the_reference(
@@ -116,15 +219,18 @@ proptest! {
         prompt in prop::collection::vec(0_u32..320, 0..20),
         output in prop::collection::vec(0_u32..320, 0..20),
     ) {
-        let mut history = History::new(&prompt);
-        output.iter().for_each(|&id| history.push(id));
+        let history = history(&prompt, &output);
         let mut padded = logits.clone();
         padded.extend([1e9, f32::NAN]); // beyond the vocabulary: ignored
         let sampler = Sampler::new(&params, logits.len()).unwrap();
         let found = match sampler.distribution(&padded, &history) {
             Ok(found) => found,
             Err(error) => {
-                let banned = |id| params.logit_bias.contains(&(id as u32, f32::NEG_INFINITY));
+                let banned = |id| {
+                    let id = id as u32;
+                    params.logit_bias.contains(&(id, f32::NEG_INFINITY))
+                        || params.bad_words.iter().any(|word| word.ids().unwrap().last() == Some(&id))
+                };
                 prop_assert!(logits.iter().enumerate().all(|(id, &x)| x == f32::NEG_INFINITY || banned(id)), "{error}");
                 return Ok(());
             }
@@ -206,10 +312,13 @@ fn penalties_look_where_they_should() {
     let row = [2.0, 2.0, -2.0, 2.0];
     let mut history = History::new(&[0, 0, 9]);
     [1, 1, 2].into_iter().for_each(|id| history.push(id));
-    let adjusted =
-        |params: SamplingParams| Sampler::new(&params, 4).unwrap().adjusted(&row, &history).into_owned();
+    let adjusted = |params: SamplingParams| {
+        Sampler::new(&params, 4).unwrap().adjusted(&row, &history).unwrap().into_owned()
+    };
     assert_eq!(adjusted(SamplingParams { repetition_penalty: 2.0, ..off() }), [1.0, 1.0, -4.0, 2.0]);
     assert_eq!(adjusted(SamplingParams { presence_penalty: 0.5, ..off() }), [2.0, 1.5, -2.5, 2.0]);
+    let last_two = SamplingParams { repetition_penalty: 2.0, penalty_last_n: 2, ..off() };
+    assert_eq!(adjusted(last_two), [2.0, 1.0, -4.0, 2.0]);
     assert_eq!(adjusted(SamplingParams { frequency_penalty: 0.5, ..off() }), [2.0, 1.0, -2.5, 2.0]);
     let bias = vec![(3, -0.75), (0, f32::NEG_INFINITY)];
     assert_eq!(adjusted(SamplingParams { logit_bias: bias, ..off() }), [f32::NEG_INFINITY, 2.0, -2.0, 1.25]);
@@ -278,4 +387,181 @@ fn tiny_and_huge_temperatures_are_limits_not_accidents() {
         let found = score(&SamplingParams { temperature: f32::MAX, top_k, ..off() }, &row, &history);
         assert!(found.support().all(|(_, log_prob)| log_prob.is_finite()));
     }
+}
+
+/// The coin of XTC falls by seed and position alone, and often enough.
+#[test]
+fn top_choices_are_excluded_by_seed_and_position() {
+    let row = [3.0, 2.9, 0.0, -1.0];
+    let excluded = |seed, position: usize, row: &[f32]| {
+        let xtc = Some(Xtc { probability: 0.3, threshold: 0.2 });
+        let params = SamplingParams { xtc, seed: Some(seed), ..off() };
+        score(&params, row, &history(&[], &vec![0; position])).log_prob(0) == f32::NEG_INFINITY
+    };
+    let count = (0..4000).filter(|&seed| excluded(seed, 3, &row)).count();
+    assert!((1050..1350).contains(&count), "{count} of 4000");
+    let count = (0..400).filter(|&position| excluded(5, position, &row)).count();
+    assert!((80..160).contains(&count), "{count} of 400");
+    for seed in 0..50 {
+        // The logits of a draft differ; its decision doesn't.
+        assert_eq!(excluded(seed, 7, &row), excluded(seed, 7, &[2.0, 1.9, 1.8, 1.7, 1.6]));
+    }
+}
+
+#[test]
+fn the_least_likely_top_choice_stays() {
+    let logits = [0.4_f32, 0.1, 0.3, 0.2].map(f32::ln);
+    let support = |threshold, row: &[f32]| -> Vec<u32> {
+        let xtc = Some(Xtc { probability: 1.0, threshold });
+        score(&SamplingParams { xtc, ..off() }, row, &History::default())
+            .support()
+            .map(|(id, _)| id)
+            .collect()
+    };
+    assert_eq!(support(0.15, &logits), [1, 3]);
+    assert_eq!(support(0.25, &logits), [1, 2, 3]);
+    assert_eq!(support(0.35, &logits), [0, 1, 2, 3]);
+    assert_eq!(support(0.0, &logits), [1]);
+    // However little is left of all probability, it is all there is.
+    let params = SamplingParams {
+        xtc: Some(Xtc { probability: 1.0, threshold: 0.0 }),
+        mirostat: Some(Mirostat::default()),
+        temperature: 1e-3,
+        ..off()
+    };
+    assert_eq!(score(&params, &[3.0, -9.0, 5.0], &History::default()), Distribution::Point(1));
+    // Of equals the lower id counts as the more likely one.
+    assert_eq!(support(0.2, &[0.0; 4]), [3]);
+}
+
+#[test]
+fn typical_tokens_are_near_the_entropy() {
+    // An entropy of 1.28: the token of probability 0.3 (surprise 1.20) is nearest, then 0.2 (1.61), then 0.4 (0.92).
+    let logits = [0.4_f32, 0.1, 0.3, 0.2].map(f32::ln);
+    let support = |typical_p| -> Vec<u32> {
+        let params = SamplingParams { typical_p, ..off() };
+        score(&params, &logits, &History::default()).support().map(|(id, _)| id).collect()
+    };
+    assert_eq!(support(0.0), [2]);
+    assert_eq!(support(0.29), [2]);
+    assert_eq!(support(0.49), [2, 3]);
+    assert_eq!(support(0.51), [0, 2, 3]);
+    assert_eq!(support(0.999), [0, 1, 2, 3]);
+    // The most likely token may be gone before min-p looks: what is left is compared among itself.
+    let params = SamplingParams { typical_p: 0.49, min_p: 0.6, ..off() };
+    let found: Vec<u32> = score(&params, &logits, &History::default()).support().map(|(id, _)| id).collect();
+    assert_eq!(found, [2, 3]);
+}
+
+/// A sampler told of each token and its row aims at `tau` bits a token.
+#[test]
+fn mirostat_steers_the_surprise() {
+    let vocab = 50_u32;
+    for tau in [1.0_f32, 3.0, 4.0] {
+        let mirostat = Some(Mirostat { tau, eta: 0.2 });
+        let params = SamplingParams { mirostat, temperature: 1.5, seed: Some(1), ..off() };
+        let sampler = Sampler::new(&params, vocab as usize).unwrap();
+        let (noise, mut history) = (Noise::new(3), History::default());
+        for position in 0..600 {
+            let row: Vec<f32> =
+                (0..vocab).map(|id| 8.0 * noise.uniform(Stream::Coupled, position, 0, id) as f32).collect();
+            let p = sampler.distribution(&row, &history).unwrap();
+            let id = p.draw(&mut crate::rng::RoundNoise::verify(noise, position, 0), 0);
+            sampler.push(&mut history, id, &row);
+        }
+        let (known, bits) = history.surprise();
+        assert_eq!(known, 600);
+        let mean = bits / 600.0;
+        assert!((mean - f64::from(tau)).abs() < 0.1, "{mean} bits, not {tau}");
+    }
+    // Without mirostat, rows teach nothing.
+    let mut history = History::default();
+    Sampler::new(&off(), 2).unwrap().push(&mut history, 1, &[0.0, 0.0]);
+    assert_eq!((history.surprise().0, history.output()), (0, &[1][..]));
+}
+
+#[test]
+fn bans_hold_against_bias_and_certainty() {
+    const INF: f32 = f32::INFINITY;
+    let params = SamplingParams {
+        logit_bias: vec![(0, 100.0), (1, 100.0), (2, 100.0)],
+        bad_words: vec![vec![0].into(), vec![7, 1].into()],
+        min_tokens: 2,
+        ..off()
+    };
+    let sampler = Sampler::new(&params, 8).unwrap().with_end_ids(&[2]);
+    let support = |row: &[f32], history: &History| -> Vec<u32> {
+        sampler.distribution(row, history).unwrap().support().map(|(id, _)| id).collect()
+    };
+    assert_eq!(support(&[0.0; 8], &history(&[7], &[])), [3, 4, 5, 6, 7]);
+    assert_eq!(support(&[0.0; 8], &history(&[5], &[3])), [1, 3, 4, 5, 6, 7]);
+    assert_eq!(support(&[0.0; 8], &history(&[5], &[3, 3])), [1, 2, 3, 4, 5, 6, 7]);
+    let row = [INF, INF, INF, 0.0, INF, 0.0, 0.0, 0.0];
+    assert_eq!(support(&row, &history(&[7], &[])), [4]);
+    // A draft that lacks a token cannot be told to ban it.
+    let draft = sampler.over(2);
+    assert_eq!(draft.distribution(&[0.0; 2], &History::default()).unwrap(), Distribution::Point(1));
+}
+
+struct Rule(&'static str, fn(&mut [f32], &History));
+
+impl LogitsProcessor for Rule {
+    fn name(&self) -> &str {
+        self.0
+    }
+
+    fn process(&self, logits: &mut [f32], history: &History) {
+        self.1(logits, history);
+    }
+}
+
+#[test]
+fn processors_come_in_order_after_the_bias_and_before_the_bans() {
+    let add = Rule("add", |row, history| row[0] += history.num_output() as f32);
+    let double = Rule("double", |row, _| row.iter_mut().for_each(|x| *x *= 2.0));
+    let params = SamplingParams {
+        logit_bias: vec![(0, 1.0)],
+        processors: vec![add.into(), double.into()],
+        bad_words: vec![vec![2].into()],
+        ..off()
+    };
+    let sampler = Sampler::new(&params, 3).unwrap();
+    let found = sampler.adjusted(&[1.0, 1.0, 1.0], &history(&[], &[0, 0, 0])).unwrap();
+    assert_eq!(*found, [10.0, 2.0, f32::NEG_INFINITY]);
+    assert_eq!(format!("{:?}", params.processors), r#"[Processor("add"), Processor("double")]"#);
+    assert_eq!(params.clone(), params);
+    let same_rule: Processor = Rule("add", |_, _| ()).into();
+    assert_ne!(params.processors[0], same_rule);
+}
+
+#[test]
+fn a_processor_that_breaks_its_contract_is_named() {
+    let message = |rule: Rule, row: &[f32]| {
+        let params = SamplingParams { processors: vec![rule.into()], ..off() };
+        Sampler::new(&params, row.len())
+            .unwrap()
+            .distribution(row, &history(&[1], &[1, 1]))
+            .unwrap_err()
+            .to_string()
+    };
+    let nan = Rule("broken", |row, _| row[1] = f32::NAN);
+    assert_eq!(
+        message(nan, &[0.0; 3]),
+        "the logits processor `broken` made the logit of token 1 NaN at output token 2; a logit must be a number"
+    );
+    let all = || Rule("strict", |row, _| row.fill(f32::NEG_INFINITY));
+    assert_eq!(
+        message(all(), &[0.0; 3]),
+        "the logits processor `strict` banned every token at output token 2; it must leave at least one"
+    );
+    // Where nothing was left to it, it is not to blame.
+    assert!(message(all(), &[f32::NEG_INFINITY; 3]).starts_with("every token is banned"));
+}
+
+#[test]
+fn a_phrase_of_text_needs_a_tokenizer() {
+    let message = |params: &SamplingParams| Sampler::new(params, 3).unwrap_err().to_string();
+    let found = message(&SamplingParams { bad_words: vec!["no".into()], ..off() });
+    assert_eq!(found, r#"the phrase "no" is text, and there is no tokenizer; give its token ids instead"#);
+    assert!(message(&SamplingParams { dry: Some(Dry::default()), ..off() }).contains(r#""\n""#));
 }

@@ -16,7 +16,7 @@ mod stream;
 mod vocab;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -122,6 +122,23 @@ impl Tokenizer {
             })?;
         }
         Ok(ids)
+    }
+
+    /// The ids of `text` where it goes on from other text: [`encode`](Self::encode) without the space that it puts first
+    /// in some SentencePiece vocabularies.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode).
+    pub fn encode_within(&self, text: &str, parse_special: bool) -> Result<Vec<u32>> {
+        if self.inner.drops_first_space {
+            // After a line break no vocabulary puts a space.
+            let (before, mut ids) =
+                (self.encode("\n", false)?, self.encode(&format!("\n{text}"), parse_special)?);
+            if ids.starts_with(&before) {
+                return Ok(ids.split_off(before.len()));
+            }
+        }
+        self.encode(text, parse_special)
     }
 
     /// The token that begins a text.

@@ -18,12 +18,12 @@ fn text(text: &str) -> Value {
     Value::String(text.as_bytes().to_vec())
 }
 
-fn open(meta: &Metadata) -> crate::Result<Tokenizer> {
+pub(crate) fn open(meta: &Metadata) -> crate::Result<Tokenizer> {
     Tokenizer::from_metadata(meta, Path::new(PATH), None)
 }
 
 /// All bytes, then `hello` by merges, then tokens of every kind.
-fn byte_pair() -> Metadata {
+pub(crate) fn byte_pair() -> Metadata {
     let mut tokens: Vec<String> = (0..=255).map(|byte| byte_level::char_of(byte).to_string()).collect();
     let mut kinds = vec![1; 256];
     let more = [
@@ -58,7 +58,7 @@ fn byte_pair() -> Metadata {
 }
 
 /// Unknown, begin, end, all bytes, then words with scores.
-fn sentence_piece() -> Metadata {
+pub(crate) fn sentence_piece() -> Metadata {
     let mut tokens: Vec<String> = ["<unk>", "<s>", "</s>"].map(str::to_owned).into();
     let mut kinds = vec![2, 3, 3];
     tokens.extend((0..=255).map(|byte| format!("<0x{byte:02X}>")));
