@@ -212,6 +212,7 @@ fn attention_touches_only_what_is_its_own() {
                 for (kv, side) in stores.iter().flat_map(|kv| [(kv, Side::First), (kv, Side::Last)]) {
                     let out = beside(side, || {
                         let (kv, q) = (kv.moved(), copy(&q));
+                        crate::attention::forget();
                         let mut out = vec![f32::NAN; q.len()];
                         attention_at(level, &team, &shape, &q, &kv, &rows, &mut out);
                         out

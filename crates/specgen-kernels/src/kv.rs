@@ -195,31 +195,34 @@ impl<E: Element> Store<E> {
             let (keys, values) = (self.arena.alloc(CHUNK * dim)?, self.arena.alloc(CHUNK * dim)?);
             self.chunks.push(Chunk { keys, values });
         }
-        let mut row = vec![E::default(); 2 * dim];
-        let (kept_key, kept_value) = row.split_at_mut(dim);
         for (slot, (key, value)) in (slot..end).zip(keys.chunks_exact(dim).zip(values.chunks_exact(dim))) {
-            E::round(key, kept_key);
-            E::round(value, kept_value);
-            self.put(slot, kept_key, kept_value);
+            let (keys, kept) = self.row_mut(slot);
+            E::round(value, kept);
+            for (key, places) in key.chunks(BLOCK).zip(keys.chunks_mut(BLOCK)) {
+                let mut kept = [E::default(); BLOCK];
+                let kept = &mut kept[..key.len()];
+                E::round(key, kept);
+                for (x, place) in kept.iter().zip(places) {
+                    place[slot % BLOCK] = *x;
+                }
+            }
         }
         Ok(())
     }
 
-    fn put(&mut self, slot: usize, key: &[E], value: &[E]) {
-        let dim = self.kv_dim;
-        let chunk = &mut self.chunks[slot / CHUNK];
-        chunk.values[slot % CHUNK * dim..][..dim].copy_from_slice(value);
-        let block = &mut chunk.keys[slot % CHUNK / BLOCK * BLOCK * dim..];
-        for (x, place) in key.iter().zip(block.as_chunks_mut::<BLOCK>().0) {
-            place[slot % BLOCK] = *x;
-        }
+    /// The key of a slot, element `slot % 64` of each, and its value.
+    fn row_mut(&mut self, slot: usize) -> (&mut [[E; BLOCK]], &mut [E]) {
+        let Chunk { keys, values } = &mut self.chunks[slot / CHUNK];
+        let keys = &mut keys[slot % CHUNK / BLOCK * BLOCK * self.kv_dim..][..BLOCK * self.kv_dim];
+        (keys.as_chunks_mut().0, &mut values[slot % CHUNK * self.kv_dim..][..self.kv_dim])
     }
 
     fn copy_slot(&mut self, from: usize, to: usize) {
         let value = self.value(from).to_vec();
-        let keys = &self.keys(from / BLOCK, 0)[..self.kv_dim];
-        let key: Vec<E> = keys.iter().map(|d| d[from % BLOCK]).collect();
-        self.put(to, &key, &value);
+        let key: Vec<E> = self.keys(from / BLOCK, 0).iter().map(|d| d[from % BLOCK]).collect();
+        let (keys, kept) = self.row_mut(to);
+        kept.copy_from_slice(&value);
+        keys.iter_mut().zip(key).for_each(|(place, x)| place[to % BLOCK] = x);
     }
 
     #[cfg(all(test, unix, not(miri)))]

@@ -63,8 +63,8 @@ impl DeviceSpec {
 }
 
 /// Keys and values on the CPU unless the caller says otherwise. Against f32, f16 takes half the memory and a fifth to a
-/// third less of attention's time for one row over long contexts, no more at short ones, and moves log-probabilities
-/// far less than the rounding of activations to 8 bits does; bf16 is no faster, and eight times as coarse
+/// third less of attention's time for one row over long contexts, no more at short ones, and what it does to
+/// log-probabilities is lost in the noise of activations in 8 bits; bf16 is no faster, and eight times as coarse
 /// (`benches/RESULTS.md`, "Keys and values of 16 bits").
 const DEFAULT_KV_TYPE: KvType = KvType::F16;
 

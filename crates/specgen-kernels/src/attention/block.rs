@@ -12,6 +12,7 @@ use crate::kv::{BLOCK, Store};
 use crate::math::{exp, tanh};
 
 /// One row and one block: the query heads that share a key head.
+#[derive(Default)]
 pub(super) struct Block {
     /// `[group, BLOCK]`: scores, then their exponentials.
     p: Vec<[f32; BLOCK]>,
@@ -22,14 +23,13 @@ pub(super) struct Block {
 }
 
 impl Block {
-    pub(super) fn new(shape: &AttentionShape) -> Self {
+    /// Takes the size of `shape`; what it holds means nothing.
+    pub(super) fn fit(&mut self, shape: &AttentionShape) {
         let group = shape.num_heads / shape.num_kv_heads;
-        Self {
-            p: vec![[0.0; BLOCK]; group],
-            max: vec![0.0; group],
-            sum: vec![0.0; group],
-            acc: vec![0.0; group * shape.head_dim],
-        }
+        self.p.resize(group, [0.0; BLOCK]);
+        self.max.resize(group, 0.0);
+        self.sum.resize(group, 0.0);
+        self.acc.resize(group * shape.head_dim, 0.0);
     }
 
     /// Fills in the results for the query heads in `q` (`[group, head_dim]`) and the keys of one block.

@@ -146,12 +146,13 @@ impl<E: Element> Call<'_, E> {
             self.by_block(team, start..end);
         } else {
             team.run(|worker, workers| {
-                let mut scratch = Scratch::new(self.shape);
-                let items = num_kv_heads * chunks;
-                for item in items * worker / workers..items * (worker + 1) / workers {
-                    let first = item % chunks * ROWS;
-                    self.by_rows(item / chunks, first..(first + ROWS).min(m), &mut scratch);
-                }
+                Scratch::with(self.shape, |scratch| {
+                    let items = num_kv_heads * chunks;
+                    for item in items * worker / workers..items * (worker + 1) / workers {
+                        let first = item % chunks * ROWS;
+                        self.by_rows(item / chunks, first..(first + ROWS).min(m), scratch);
+                    }
+                });
             });
         }
     }
@@ -213,25 +214,26 @@ impl<E: Element> Call<'_, E> {
             partial.resize(partial.len().max(m * heads * blocks * width), 0.0);
             let cells = Cells { data: partial.as_mut_ptr(), width };
             team.run(|worker, workers| {
-                let mut scratch = Scratch::new(self.shape);
-                let items = self.shape.num_kv_heads * blocks;
-                for item in items * worker / workers..items * (worker + 1) / workers {
-                    let (kv_head, b) = (item / blocks, item % blocks);
-                    let Scratch { block, room, .. } = &mut scratch;
-                    let wide = self.widen(kv_head, 0..m, range.start + b, room);
-                    for row in 0..m {
-                        if self.block(kv_head, row, range.start + b, wide, block) {
-                            for h in 0..group {
-                                // SAFETY: the cell exists, and this item alone has this block and head.
-                                let cell =
-                                    unsafe { cells.get((row * heads + kv_head * group + h) * blocks + b) };
-                                cell[..head_dim].copy_from_slice(&block.acc[h * head_dim..][..head_dim]);
-                                cell[head_dim] = block.max[h];
-                                cell[head_dim + 1] = block.sum[h];
+                Scratch::with(self.shape, |Scratch { block, room, .. }| {
+                    let items = self.shape.num_kv_heads * blocks;
+                    for item in items * worker / workers..items * (worker + 1) / workers {
+                        let (kv_head, b) = (item / blocks, item % blocks);
+                        let wide = self.widen(kv_head, 0..m, range.start + b, room);
+                        for row in 0..m {
+                            if self.block(kv_head, row, range.start + b, wide, block) {
+                                for h in 0..group {
+                                    // SAFETY: the cell exists, and this item alone has this block and head.
+                                    let cell = unsafe {
+                                        cells.get((row * heads + kv_head * group + h) * blocks + b)
+                                    };
+                                    cell[..head_dim].copy_from_slice(&block.acc[h * head_dim..][..head_dim]);
+                                    cell[head_dim] = block.max[h];
+                                    cell[head_dim + 1] = block.sum[h];
+                                }
                             }
                         }
                     }
-                }
+                });
             });
             let partial = &partial[..];
             team.run(|worker, workers| {
@@ -282,9 +284,18 @@ impl<E: Element> Call<'_, E> {
 thread_local! {
     /// Results of blocks, kept from call to call.
     static PARTIAL: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+    /// A thread's own, kept likewise.
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+/// Lets go of what this thread keeps, so that it is allocated anew.
+#[cfg(all(test, unix, not(miri)))]
+pub(crate) fn forget() {
+    drop((PARTIAL.take(), SCRATCH.take()));
 }
 
 /// What a worker needs to hold.
+#[derive(Default)]
 struct Scratch {
     block: Block,
     room: Room,
@@ -295,14 +306,15 @@ struct Scratch {
 }
 
 impl Scratch {
-    fn new(shape: &AttentionShape) -> Self {
-        let group = shape.num_heads / shape.num_kv_heads;
-        Self {
-            block: Block::new(shape),
-            room: Room::default(),
-            states: vec![0.0; ROWS * group * shape.head_dim],
-            sums: vec![(0.0, 0.0); ROWS * group],
-        }
+    /// `f` with the thread's own, in the size of `shape`.
+    fn with(shape: &AttentionShape, f: impl FnOnce(&mut Self)) {
+        SCRATCH.with_borrow_mut(|scratch| {
+            let group = shape.num_heads / shape.num_kv_heads;
+            scratch.block.fit(shape);
+            scratch.states.resize(ROWS * group * shape.head_dim, 0.0);
+            scratch.sums.resize(ROWS * group, (0.0, 0.0));
+            f(scratch);
+        });
     }
 }
 

@@ -178,9 +178,10 @@ fn long_contexts_take_the_same_bits_on_both_schedules() {
         let cells = Cells { data: out.as_mut_ptr(), width: head_dim };
         typed!(&case.kv().0, kv => {
             let call = Call { level: Level::get(), shape, q, kv, rows: &rows, out: cells };
-            let mut scratch = Scratch::new(shape);
-            call.by_rows(0, 0..3, &mut scratch);
-            call.by_rows(1, 0..3, &mut scratch);
+            Scratch::with(shape, |scratch| {
+                call.by_rows(0, 0..3, scratch);
+                call.by_rows(1, 0..3, scratch);
+            });
         });
         assert_eq!(out.iter().map(|x| x.to_bits()).collect::<Vec<_>>(), by_block, "{kind}");
     }
