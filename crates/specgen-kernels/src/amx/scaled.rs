@@ -279,7 +279,7 @@ unsafe fn dot<L: Fold, const C: usize>() {
             }
         };
     }
-    if L::SIGNED && C % 2 == 0 { dot!("tdpbssd") } else { dot!("tdpbsud") }
+    if L::SIGNED && matches!(C, 0 | 2) { dot!("tdpbssd") } else { dot!("tdpbsud") }
 }
 
 /// Where a product stands in a matmul.
