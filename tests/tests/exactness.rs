@@ -11,7 +11,7 @@ use specgen::{
     Engine, Error, FinishReason, Request, Rounds, SamplingParams, Sequence, Verification,
     draft::{Draft, DraftRequest, Drafter, ModelDrafter, NgramDrafter, NoDraft},
     model::{Batch, Model, Output, Rows, Slice, ToyModel},
-    sampling::{History, Sampler, Xtc},
+    sampling::{History, Logprobs, LogprobsMode, Sampler, TokenLogprobs, Xtc},
 };
 use specgen_tests::{
     drafters,
@@ -36,18 +36,25 @@ fn targets() -> Vec<Target> {
     targets
 }
 
+#[derive(Debug, PartialEq)]
 struct Outcome {
     tokens: Vec<u32>,
+    logprobs: Vec<TokenLogprobs>,
     finish: Option<FinishReason>,
 }
 
+/// With the log-probabilities that `params` ask for, else with the model's.
 fn run(engine: &Engine, params: &SamplingParams, prompt: &[u32], max_tokens: usize) -> Outcome {
-    let mut session = engine.session(params.clone()).unwrap();
+    let logprobs = params.logprobs.or(Some(Logprobs { num_top: 2, ..Logprobs::default() }));
+    let mut session = engine.session(SamplingParams { logprobs, ..params.clone() }).unwrap();
     let mut generation = session.generate(prompt, max_tokens).unwrap();
-    let ids: Vec<u32> = generation.by_ref().map(|piece| piece.unwrap().id).collect();
+    let (ids, logprobs): (Vec<u32>, Vec<_>) = generation
+        .by_ref()
+        .map(|piece| piece.map(|piece| (piece.id, piece.logprobs.unwrap())).unwrap())
+        .unzip();
     assert_eq!(ids, generation.tokens(), "pieces carry every token");
     assert_eq!(generation.stats().generated_tokens, ids.len());
-    Outcome { finish: generation.finish_reason(), tokens: ids }
+    Outcome { finish: generation.finish_reason(), tokens: ids, logprobs }
 }
 
 /// Penalties too see each drafted token's own prefix.
@@ -86,10 +93,92 @@ fn assert_text_is_plain((name, target, other): &Target, params_name: &str, param
         for k in KS {
             let what = format!("{name}, {params_name}, {drafter_name}, k = {k}");
             let got = run(&engine(drafter.clone(), k), params, &prompt, 60);
-            assert_eq!(got.tokens, plain.tokens, "{what}");
-            assert_eq!(got.finish, plain.finish, "{what}");
+            assert_eq!(got, plain, "{what}");
         }
     }
+}
+
+/// Each token's log-probabilities are those of the row it was decided on: accepted, correction and bonus tokens, under
+/// every rule, with the history of its own prefix.
+#[test]
+fn logprobs_are_those_of_the_row_that_decided() {
+    let prompt = [5, 1, 4];
+    for (name, target, other) in targets().iter().filter(|(name, ..)| matches!(*name, "toy" | "llama")) {
+        for verify in Verification::ALL {
+            for (temperature, mode) in [
+                (0.0, LogprobsMode::Raw),
+                (0.0, LogprobsMode::Processed),
+                (1.0, LogprobsMode::Raw),
+                (1.0, LogprobsMode::Processed),
+            ] {
+                let logprobs = Some(Logprobs { num_top: 3, mode });
+                let params = SamplingParams {
+                    temperature,
+                    seed: Some(5),
+                    verify: Some(verify),
+                    repetition_penalty: 1.3,
+                    logprobs,
+                    ..SamplingParams::default()
+                };
+                for (drafter_name, drafter) in drafters::all(target, other, &[5, 1, 4, 2, 7], 3) {
+                    for k in KS {
+                        let what =
+                            format!("{name}, {verify}, {mode} at {temperature}, {drafter_name}, k = {k}");
+                        let engine = Engine::from_parts(target.clone(), drafter.clone(), k, &[3]);
+                        let got = run(&engine, &params, &prompt, 20);
+                        let wanted = logprobs_by_definition(&**target, &params, &prompt, &got.tokens);
+                        assert_eq!(got.logprobs, wanted, "{what}");
+                        let is_certain = temperature == 0.0 && mode == LogprobsMode::Processed;
+                        assert!(!is_certain || got.logprobs.iter().all(|one| one.logprob == 0.0), "{what}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// One pass over prompt and output, then every row by itself.
+fn logprobs_by_definition(
+    target: &dyn Model,
+    params: &SamplingParams,
+    prompt: &[u32],
+    output: &[u32],
+) -> Vec<TokenLogprobs> {
+    let Logprobs { num_top, mode } = params.logprobs.unwrap();
+    let text = [prompt, output].concat();
+    let (mut cache, mut out) = (target.new_cache(), Output::new());
+    let slice = Slice { cache: &mut cache, tokens: &text, rows: Rows::All, tree: None };
+    target.forward(&mut Batch { slices: vec![slice], taps: &[] }, &mut out).unwrap();
+    let sampler = Sampler::new(params, target.info().vocab_size).unwrap();
+    let mut history = History::new(prompt);
+    let of = |(i, &id)| {
+        let row = out.logits(0, prompt.len() - 1 + i);
+        let logprobs = match mode {
+            LogprobsMode::Raw => TokenLogprobs::raw(row, id, num_top, i).unwrap(),
+            LogprobsMode::Processed => {
+                let p = sampler.distribution(row, &history).unwrap();
+                let mut top: Vec<(u32, f32)> = p.support().collect();
+                top.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+                top.truncate(num_top);
+                TokenLogprobs { logprob: p.log_prob(id), top }
+            }
+        };
+        history.push(id);
+        logprobs
+    };
+    output.iter().enumerate().map(of).collect()
+}
+
+/// Nobody pays for log-probabilities that nobody asked for.
+#[test]
+fn pieces_carry_logprobs_only_where_asked_for() {
+    let engine = Engine::from_parts(Arc::new(ToyModel::new(12, 1, 6.0)), Arc::new(NoDraft), 0, &[]);
+    let mut session = engine.session(SamplingParams::greedy()).unwrap();
+    assert!(session.generate(&[1u32][..], 5).unwrap().all(|piece| piece.unwrap().logprobs.is_none()));
+    let too_many = Some(Logprobs { num_top: 13, ..Logprobs::default() });
+    let error =
+        engine.session(SamplingParams { logprobs: too_many, ..SamplingParams::greedy() }).unwrap_err();
+    assert_eq!(error.to_string(), "logprobs is 13, but the vocabulary has 12 tokens");
 }
 
 /// Greedy decoding is the limit of every rule.
@@ -106,8 +195,7 @@ fn greedy_text_equals_plain_decoding_under_every_rule() {
             for k in KS {
                 let engine = Engine::from_parts(target.clone(), drafter.clone(), k, &[3]);
                 let got = run(&engine, &params, &prompt, 60);
-                assert_eq!(got.tokens, plain.tokens, "{verify}, {drafter_name}, k = {k}");
-                assert_eq!(got.finish, plain.finish, "{verify}, {drafter_name}, k = {k}");
+                assert_eq!(got, plain, "{verify}, {drafter_name}, k = {k}");
             }
         }
     }
@@ -147,8 +235,7 @@ fn seeded_text_equals_plain_decoding() {
                 for k in KS {
                     let what = format!("{name}, {params_name}, {drafter_name}, k = {k}");
                     let got = run(&engine(drafter.clone(), k), params, &prompt, 40);
-                    assert_eq!(got.tokens, plain.tokens, "{what}");
-                    assert_eq!(got.finish, plain.finish, "{what}");
+                    assert_eq!(got, plain, "{what}");
                 }
             }
         }
@@ -230,8 +317,7 @@ fn texts_end_where_plain_decoding_ends_them() {
                     let engine = Engine::from_parts(target.clone(), drafter.clone(), k, &[end_id]);
                     let what = format!("{name}, k = {k}, end {end_id}, max {max_tokens}");
                     let got = run(&engine, &params, &prompt, max_tokens);
-                    assert_eq!(got.tokens, plain.tokens, "{what}");
-                    assert_eq!(got.finish, plain.finish, "{what}");
+                    assert_eq!(got, plain, "{what}");
                     assert_state_is_restored(&engine, &prompt, &plain.tokens, max_tokens, &what);
                 }
             }

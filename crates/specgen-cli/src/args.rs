@@ -1,5 +1,6 @@
 //! The command line: clap types, turned into the library's.
 
+mod logprobs;
 mod penalties;
 mod sampling;
 
@@ -12,6 +13,7 @@ use specgen::{
     models::{Store, StoreOptions},
 };
 
+pub(crate) use logprobs::LogprobsArgs;
 pub(crate) use sampling::SamplingArgs;
 
 /// Tokens generated unless the user says otherwise.
@@ -188,6 +190,8 @@ pub(crate) struct GenerateArgs {
     /// Print one JSON object at the end instead of the text as it comes
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) logprobs: LogprobsArgs,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     #[command(flatten)]

@@ -37,7 +37,7 @@ mod tests {
     use clap::CommandFactory;
     use specgen::{
         SamplingParams,
-        sampling::{Dry, Mirostat, Xtc},
+        sampling::{Dry, Logprobs, Mirostat, Xtc},
     };
 
     use super::*;
@@ -47,7 +47,7 @@ mod tests {
     #[test]
     fn every_parameter_has_its_option() {
         type Spoil = fn(&mut SamplingParams);
-        let spoils: [Spoil; 18] = [
+        let spoils: [Spoil; 19] = [
             |p| p.temperature = -1.0,
             |p| p.top_p = 2.0,
             |p| p.min_p = 2.0,
@@ -66,6 +66,7 @@ mod tests {
             |p| p.dry = Some(Dry { base: 0.0, ..Dry::default() }),
             |p| p.dry = Some(Dry { allowed_length: 0, ..Dry::default() }),
             |p| p.bad_words = vec!["".into()],
+            |p| p.logprobs = Some(Logprobs { num_top: 11, ..Logprobs::default() }),
         ];
         let command = Cli::command();
         let generate = command.find_subcommand("generate").unwrap();

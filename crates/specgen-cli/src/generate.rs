@@ -10,10 +10,12 @@ use crate::{
     interrupt,
     output::{JsonAnswer, JsonStats, closing_line, note, print_json, stream},
     progress, prompt,
+    tokens::json_logprobs,
 };
 
 pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
-    let params = args.sampling.params()?;
+    let params = args.logprobs.on(args.sampling.params()?);
+    let wants_logprobs = params.logprobs.is_some();
     let is_random = params.temperature > 0.0;
     let text = prompt::read(args.prompt.as_deref(), args.raw)?;
 
@@ -38,6 +40,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
             verify: verification.name(),
             model: engine.name(),
             draft: &loaded.draft,
+            logprobs: json_logprobs(engine, &answer.tokens, wants_logprobs),
             stats: JsonStats::from(stats),
         })?;
     } else if !args.text.quiet {

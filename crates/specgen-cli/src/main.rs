@@ -15,6 +15,7 @@ mod output;
 mod progress;
 mod prompt;
 mod pull;
+mod tokens;
 
 use std::process::ExitCode;
 

@@ -8,9 +8,9 @@ use std::{
 
 use anyhow::{Context, Result};
 use serde::Serialize;
-use specgen::{Generation, Stats, Verification};
+use specgen::{Generation, Piece, Stats, Verification, sampling::TokenLogprobs};
 
-use crate::{flags, interrupt::Answering};
+use crate::{flags, interrupt::Answering, tokens::JsonToken};
 
 /// Whoever read stdout has closed it.
 #[derive(Debug)]
@@ -71,6 +71,8 @@ pub(crate) fn chain(error: &anyhow::Error) -> String {
 /// What came of a generation.
 pub(crate) struct Answer {
     pub(crate) text: String,
+    /// Its ids, with their log-probabilities where those were asked for.
+    pub(crate) tokens: Vec<(u32, Option<TokenLogprobs>)>,
     /// Why it ended: `eos`, `stop`, `length` or `interrupted`.
     pub(crate) ending: &'static str,
 }
@@ -89,8 +91,11 @@ const INTERRUPTED: &str = "interrupted";
 /// A failing generation or stdout; the text so far is then already written.
 pub(crate) fn stream(generation: &mut Generation<'_>, echo: bool) -> Result<Answer> {
     let answering = Answering::begin();
-    let mut text = String::new();
-    let ended = stream_pieces(generation, &answering, &mut text, echo);
+    let (mut text, mut tokens) = (String::new(), Vec::new());
+    let ended = stream_pieces(generation, &answering, echo, |piece| {
+        text.push_str(&piece.text);
+        tokens.push((piece.id, piece.logprobs));
+    });
     if echo
         && !text.is_empty()
         && !text.ends_with('\n')
@@ -98,14 +103,14 @@ pub(crate) fn stream(generation: &mut Generation<'_>, echo: bool) -> Result<Answ
     {
         print("\n")?;
     }
-    Ok(Answer { ending: ended?, text })
+    Ok(Answer { ending: ended?, text, tokens })
 }
 
 fn stream_pieces(
     generation: &mut Generation<'_>,
     answering: &Answering,
-    text: &mut String,
     echo: bool,
+    mut take: impl FnMut(Piece),
 ) -> Result<&'static str> {
     // Chunk by chunk, so that Ctrl-C need not wait for a long prompt.
     while !answering.is_interrupted() && generation.prefill()? {}
@@ -113,11 +118,11 @@ fn stream_pieces(
         let Some(piece) = generation.next() else {
             return Ok(generation.finish_reason().map_or(INTERRUPTED, |reason| reason.name()));
         };
-        let piece = piece?.text;
+        let piece = piece?;
         if echo {
-            print(&piece)?;
+            print(&piece.text)?;
         }
-        text.push_str(&piece);
+        take(piece);
     }
     Ok(INTERRUPTED)
 }
@@ -164,6 +169,8 @@ pub(crate) struct JsonAnswer<'a> {
     pub(crate) verify: &'a str,
     pub(crate) model: &'a str,
     pub(crate) draft: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) logprobs: Option<Vec<JsonToken>>,
     pub(crate) stats: JsonStats<'a>,
 }
 

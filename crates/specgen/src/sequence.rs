@@ -8,7 +8,7 @@ use crate::{
     error::{Error, Result},
     model::Model,
     rng::{CoupledNoise, Noise, RoundNoise},
-    sampling::{History, Sampler, SamplingParams},
+    sampling::{History, Sampler, SamplingParams, TokenLogprobs},
     stats::Stats,
     text::TextOutput,
     verify::{DraftNoise, Verdict, Verification},
@@ -37,12 +37,14 @@ impl FinishReason {
 }
 
 /// A token, and the text it made safe to show (often one word, sometimes nothing).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Piece {
     /// The token's id.
     pub id: u32,
     /// Whole characters only; never part of a stop string.
     pub text: String,
+    /// Its log-probabilities, where [`SamplingParams::logprobs`] asks for them.
+    pub logprobs: Option<TokenLogprobs>,
 }
 
 impl std::fmt::Display for Piece {
@@ -269,9 +271,10 @@ impl Sequence {
     }
 
     fn push(&mut self, id: u32, logits: &[f32]) {
+        let logprobs = self.sampler.logprobs(logits, &self.history, id);
         self.tokens.push(id);
         self.sampler.push(&mut self.history, id, logits);
-        let mut piece = Piece { id, text: String::new() };
+        let mut piece = Piece { id, text: String::new(), logprobs };
         let ended = self.limits.end_ids.contains(&id);
         if let Some(text) = &mut self.text {
             let pushed = text.push(id);

@@ -159,6 +159,7 @@ mod tests {
             min_tokens: 6,
             seed: Some(9),
             verify: Some(Verification::Block),
+            logprobs: None,
         };
         assert_eq!(found, wanted);
     }

@@ -85,6 +85,11 @@ fn options_that_make_no_sense() {
             "generate x --min-tokens -1",
             "error: invalid value '-1' for '--min-tokens <N>': a whole number of at least 0 is wanted",
         ),
+        ("generate x --logprobs 5", "error: the following required arguments were not provided:"),
+        (
+            "generate x --json --logprobs 5 --logprobs-mode all",
+            "error: invalid value 'all' for '--logprobs-mode <MODE>': log-probabilities `all` are unknown; wanted raw or processed",
+        ),
         ("generate x --raw --system s", "error: the argument '--raw' cannot be used with '--system <S>'"),
         (
             "generate x --raw --chat-template f",

@@ -88,6 +88,51 @@ fn greedy_text_is_the_same_however_it_is_drafted() {
     }
 }
 
+/// Each token with its log-probability and the best in its place; the same however it is drafted.
+#[test]
+fn logprobs_are_listed_by_token() {
+    let Some(model) = real_model() else { return };
+    let plain = greedy(model, &["-k", "0", "--logprobs", "3"]);
+    let tokens = plain["logprobs"].as_array().unwrap();
+    assert_eq!(tokens.len(), plain["token_ids"].as_array().unwrap().len());
+    for (token, id) in tokens.iter().zip(plain["token_ids"].as_array().unwrap()) {
+        assert_eq!(&token["id"], id);
+        let top = token["top"].as_array().unwrap();
+        assert_eq!((top.len(), &top[0]["id"], &top[0]["logprob"]), (3, id, &token["logprob"]), "{token}");
+        assert!(token["logprob"].as_f64().unwrap() < 0.0 && token["text"].is_string(), "{token}");
+        assert!(top[1]["logprob"].as_f64() >= top[2]["logprob"].as_f64(), "{token}");
+    }
+    for words in [&["-k", "4"][..], &["--draft", model, "-k", "3"]] {
+        let other = greedy(model, &[words, &["--logprobs", "3"]].concat());
+        assert_eq!(other["logprobs"], plain["logprobs"], "{words:?}");
+    }
+    let processed = greedy(model, &["--logprobs", "3", "--logprobs-mode", "processed"]);
+    let certain = |token: &Value| token["logprob"] == 0.0 && token["top"].as_array().unwrap().len() == 1;
+    assert!(processed["logprobs"].as_array().unwrap().iter().all(certain), "{processed}");
+
+    // Part of a character is no text; its bytes are given.
+    let words = [
+        "generate",
+        "-m",
+        model,
+        "--greedy",
+        "--json",
+        "--raw",
+        "--logprobs",
+        "0",
+        "-n",
+        "8",
+        "日本語日本語日本語日本語日本語",
+    ];
+    let found = run(&mut specgen(&words)).json();
+    let tokens = found["logprobs"].as_array().unwrap();
+    let part = tokens.iter().find(|token| !token["bytes"].is_null()).unwrap();
+    assert!(
+        part["text"].as_str().unwrap().contains('\u{fffd}') && part["top"] == Value::Array(vec![]),
+        "{part}"
+    );
+}
+
 #[test]
 fn max_tokens_and_stop_strings_cut() {
     let Some(model) = real_model() else { return };

@@ -20,6 +20,7 @@ mod bans;
 mod dry;
 mod filter;
 mod history;
+mod logprobs;
 mod params;
 mod penalties;
 mod phrase;
@@ -29,6 +30,7 @@ mod repeats;
 mod tests;
 
 pub use history::{Counts, History};
+pub use logprobs::{Logprobs, LogprobsMode, TokenLogprobs};
 pub use params::{Dry, Mirostat, SamplingParams, Xtc};
 pub use phrase::Phrase;
 pub use processor::{LogitsProcessor, Processor};
@@ -38,6 +40,7 @@ use crate::rng::{Noise, Stream, random_seed};
 use crate::{Error, Result};
 use dry::Breakers;
 use filter::Candidate;
+use logprobs::LogSoftmax;
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -296,12 +299,9 @@ fn dense(logits: &[f32], scale: Scale) -> Distribution {
     Distribution::Dense(logits.iter().map(|&logit| (scale.apply(logit) - ln_total) as f32).collect())
 }
 
-/// The log-probabilities of a row of raw logits: a plain log-softmax, nothing filtered. Logits are finite or `-inf`.
+/// The log-probabilities of a row of raw logits: a plain log-softmax, nothing filtered. A logit may be infinite; none is
+/// NaN.
 pub fn log_probabilities(logits: &[f32]) -> Vec<f32> {
-    let Some(best) = filter::argmax(logits) else {
-        return vec![f32::NEG_INFINITY; logits.len()];
-    };
-    let scale = Scale::new(best.logit, 1.0);
-    let ln_total = filter::total_weight(logits, scale).ln();
-    logits.iter().map(|&logit| (scale.apply(logit) - ln_total) as f32).collect()
+    let row = LogSoftmax::new(logits);
+    logits.iter().zip(0..).map(|(&logit, id)| row.of(Candidate { id, logit })).collect()
 }

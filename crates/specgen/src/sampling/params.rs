@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{Phrase, Processor};
+use super::{Logprobs, Phrase, Processor};
 use crate::{Error, Result, verify::Verification};
 
 /// How tokens are drawn from the model's logits. Where each step has its place: [the module](crate::sampling).
@@ -55,6 +55,8 @@ pub struct SamplingParams {
     /// How drafts are verified; `None` is [`SamplingParams::verification`]'s choice. Every rule keeps the distribution;
     /// with [`Verification::Coupled`] the text of a seed is the same with any draft or none.
     pub verify: Option<Verification>,
+    /// Log-probabilities to give with every token ([`Piece::logprobs`](crate::Piece)); `None` computes none.
+    pub logprobs: Option<Logprobs>,
 }
 
 /// Exclude top choices: of the tokens with a probability of at least `threshold`, all but the least likely are left out,
@@ -144,6 +146,7 @@ impl SamplingParams {
             min_tokens: 0,
             seed: None,
             verify: None,
+            logprobs: None,
         }
     }
 
@@ -202,6 +205,12 @@ impl SamplingParams {
             check_phrases("dry_sequence_breaker", &dry.sequence_breakers, vocab_size)?;
         }
         check_phrases("bad_words", &self.bad_words, vocab_size)?;
+        if let Some(Logprobs { num_top, .. }) = self.logprobs
+            && num_top > vocab_size
+        {
+            let problem = format!("is {num_top}, but the vocabulary has {vocab_size} tokens");
+            return Err(Error::parameter("logprobs", problem));
+        }
         self.check_bias(vocab_size)
     }
 

@@ -1,0 +1,50 @@
+//! Tokens and their log-probabilities as JSON.
+
+use serde::Serialize;
+use specgen::{Engine, sampling::TokenLogprobs, tokenizer::Tokenizer};
+
+/// A token with its log-probability; `null` where that is minus infinity.
+#[derive(Debug, Serialize)]
+pub(crate) struct JsonToken {
+    id: u32,
+    /// What it decodes to; U+FFFD where it holds a part of a character.
+    text: String,
+    /// Its bytes, where they are not UTF-8 by themselves.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes: Option<Vec<u8>>,
+    logprob: Option<f32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    top: Option<Vec<JsonToken>>,
+}
+
+impl JsonToken {
+    /// Token `id`, `logprob` if it has one, and no others in its place.
+    pub(crate) fn new(tokenizer: Option<&Tokenizer>, id: u32, logprob: Option<f32>) -> Self {
+        let bytes = tokenizer.and_then(|tokenizer| tokenizer.token_bytes(id)).unwrap_or_default();
+        let (text, bytes) = match String::from_utf8(bytes) {
+            Ok(text) => (text, None),
+            Err(error) => (String::from_utf8_lossy(error.as_bytes()).into_owned(), Some(error.into_bytes())),
+        };
+        Self { id, text, bytes, logprob: logprob.filter(|logprob| logprob.is_finite()), top: None }
+    }
+
+    /// Token `id` beside the likeliest in its place.
+    pub(crate) fn among(engine: &Engine, id: u32, logprobs: &TokenLogprobs) -> Self {
+        let tokenizer = engine.tokenizer();
+        let top = logprobs.top.iter().map(|&(id, logprob)| Self::new(tokenizer, id, Some(logprob)));
+        Self { top: Some(top.collect()), ..Self::new(tokenizer, id, Some(logprobs.logprob)) }
+    }
+}
+
+/// The output's tokens with their log-probabilities; `None` where none were asked for.
+pub(crate) fn json_logprobs(
+    engine: &Engine,
+    pieces: &[(u32, Option<TokenLogprobs>)],
+    are_wanted: bool,
+) -> Option<Vec<JsonToken>> {
+    let token = |(id, logprobs): &(u32, Option<TokenLogprobs>)| match logprobs {
+        Some(logprobs) => JsonToken::among(engine, *id, logprobs),
+        None => JsonToken::new(engine.tokenizer(), *id, None),
+    };
+    are_wanted.then(|| pieces.iter().map(token).collect())
+}
