@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::{Phrase, Processor};
-use crate::{Error, Result, verify::Verification};
+use crate::{Error, Result, grammar::Grammar, verify::Verification};
 
 /// How tokens are drawn from the model's logits. Where each step has its place: [the module](crate::sampling).
 ///
@@ -50,6 +50,8 @@ pub struct SamplingParams {
     pub bad_words: Vec<Phrase>,
     /// Ban tokens that end the text until the output has this many; stop strings still end it. 0 is off.
     pub min_tokens: usize,
+    /// Ban all that a grammar does not allow, the end of the text included; `None` allows every text.
+    pub grammar: Option<Grammar>,
     /// Makes the output repeatable; without one, a seed is drawn and reported.
     pub seed: Option<u64>,
     /// How drafts are verified; `None` is [`SamplingParams::verification`]'s choice. Every rule keeps the distribution;
@@ -142,6 +144,7 @@ impl SamplingParams {
             no_repeat_ngram: 0,
             bad_words: Vec::new(),
             min_tokens: 0,
+            grammar: None,
             seed: None,
             verify: None,
         }
@@ -202,6 +205,7 @@ impl SamplingParams {
             check_phrases("dry_sequence_breaker", &dry.sequence_breakers, vocab_size)?;
         }
         check_phrases("bad_words", &self.bad_words, vocab_size)?;
+        self.grammar.as_ref().map_or(Ok(()), Grammar::check)?;
         self.check_bias(vocab_size)
     }
 
