@@ -41,7 +41,8 @@ impl Vocabulary {
     }
 
     fn with(mut tokens: Vec<Vec<u8>>, end_ids: &[u32], tokenizer: Option<Tokenizer>) -> Result<Self> {
-        let broken = |problem: String| Error::InvalidArgument(format!("the vocabulary of a grammar {problem}"));
+        let broken =
+            |problem: String| Error::InvalidArgument(format!("the vocabulary of a grammar {problem}"));
         for &id in end_ids {
             let token = tokens.get_mut(id as usize);
             token.ok_or_else(|| broken(format!("has no token {id}, which is to end a text")))?.clear();
@@ -71,9 +72,9 @@ impl Vocabulary {
     /// Where texts of a grammar begin, or what is wrong with it.
     pub(super) fn compile(&self, language: Language, text: &str) -> Result<Place, String> {
         let grammar = match language {
-            Language::JsonSchema => {
-                TopLevelGrammar::from_json_schema(serde_json::from_str(text).map_err(|error| error.to_string())?)
-            }
+            Language::JsonSchema => TopLevelGrammar::from_json_schema(
+                serde_json::from_str(text).map_err(|error| error.to_string())?,
+            ),
             Language::Regex => TopLevelGrammar::from_regex(text),
             Language::Lark => TopLevelGrammar::from_lark(text.to_owned()),
         };
@@ -185,5 +186,8 @@ impl Mask {
 fn first_line(error: &impl ToString) -> String {
     let text = error.to_string();
     let end = text.find("\n<").unwrap_or(text.len());
-    text[..end].to_owned()
+    match &text[..end] {
+        "NoExtensionBias" => "no token of this vocabulary may follow".to_owned(),
+        text => text.to_owned(),
+    }
 }

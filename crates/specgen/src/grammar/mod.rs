@@ -123,7 +123,9 @@ impl Grammar {
         match self.language {
             Language::JsonSchema => match serde_json::from_str(&self.text) {
                 Ok(serde_json::Value::Object(_) | serde_json::Value::Bool(_)) => Ok(()),
-                Ok(_) => Err(self.error("is no JSON schema; an object is wanted, such as {\"type\": \"object\"}")),
+                Ok(_) => {
+                    Err(self.error("is no JSON schema; an object is wanted, such as {\"type\": \"object\"}"))
+                }
                 Err(error) => Err(self.error(&format!("is not JSON: {error}"))),
             },
             Language::Lark if self.text.contains("::=") => {
