@@ -6,7 +6,9 @@ use std::sync::Arc;
 use specgen::{
     Result,
     distribution::Distribution,
-    draft::{Draft, DraftRequest, DraftState, Drafter, ModelDrafter, NgramDrafter, NoDraft, NoState},
+    draft::{
+        Draft, DraftRequest, DraftState, Drafter, ForcedDrafter, ModelDrafter, NgramDrafter, NoDraft, NoState,
+    },
     model::Model,
 };
 
@@ -26,6 +28,11 @@ pub fn all(target: &Arc<dyn Model>, other: &Arc<dyn Model>, text: &[u32], end_id
         ("ngram", Arc::new(NgramDrafter::default())),
         ("the target itself", Arc::new(ModelDrafter::new(target.clone(), vocab_size))),
         ("another model", Arc::new(ModelDrafter::new(other.clone(), vocab_size))),
+        ("forced, then ngram", Arc::new(ForcedDrafter::new(Arc::new(NgramDrafter::default())))),
+        (
+            "forced, then another model",
+            Arc::new(ForcedDrafter::new(Arc::new(ModelDrafter::new(other.clone(), vocab_size)))),
+        ),
         ("uniform draws", Arc::new(Uniform { vocab_size })),
         ("oracle", scripted(move |n, k| (n..n + k).map(|i| at(&oracle, i)).collect())),
         ("always wrong", scripted(move |n, k| (n..n + k).map(|i| (at(&wrong, i) + 1) % vocab).collect())),

@@ -118,6 +118,12 @@ pub fn law_error(
             for (id, p) in (0..vocab).zip(next) {
                 let mut text = text.clone();
                 text.push(id);
+                // Nobody asks what follows an impossible text: all that the law has behind it is error.
+                if p == 0.0 {
+                    let behind = law.iter().filter(|(other, _)| other.starts_with(&text));
+                    worst = worst.max(behind.map(|(_, probability)| probability).sum());
+                    continue;
+                }
                 let reached = law.get(&text).copied().unwrap_or(0.0);
                 longer.push((text, wanted * p, found * p + reached));
             }

@@ -2,6 +2,7 @@
 
 use specgen::{
     SamplingParams,
+    grammar::{Grammar, Vocabulary},
     sampling::{Dry, History, LogitsProcessor, Mirostat, Xtc},
 };
 
@@ -38,6 +39,7 @@ pub fn all() -> Vec<Feature> {
         bad_words: vec![vec![1, 3].into()],
         no_repeat_ngram: 4,
         min_tokens: 4,
+        grammar: Some(in_threes()),
         ..off.clone()
     };
     let at_once = [
@@ -73,10 +75,19 @@ pub fn all() -> Vec<Feature> {
             SamplingParams { bad_words: vec![vec![1, 2].into(), vec![3, 3].into()], ..off.clone() },
         ),
         ("min tokens", true, SamplingParams { min_tokens: 4, ..off.clone() }),
-        ("processor", true, SamplingParams { processors: vec![Shy.into()], ..off }),
+        ("processor", true, SamplingParams { processors: vec![Shy.into()], ..off.clone() }),
+        ("grammar", true, SamplingParams { grammar: Some(in_threes()), ..off }),
         ("everything", true, everything),
     ];
     at_once.into_iter().map(|(name, looks_back, params)| Feature { name, params, looks_back }).collect()
+}
+
+/// Any text, but in every three tokens the first is not 0, the second not 2 and the third not 1. No end: whatever ends a
+/// text is a token like another to it.
+fn in_threes() -> Grammar {
+    let digits: Vec<Vec<u8>> = (b'0'..b'p').map(|byte| vec![byte]).collect();
+    let vocabulary = Vocabulary::new(&digits, &[]).expect("these are tokens");
+    Grammar::regex("([^0][^2][^1])*").compile(&vocabulary).expect("this is a regular expression")
 }
 
 /// Lowers the logit of whatever was said two tokens before, and more the longer the text.

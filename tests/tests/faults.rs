@@ -8,7 +8,7 @@ use specgen::distribution::Distribution;
 use specgen::rng::{CoupledNoise, Noise, RoundNoise};
 use specgen::sampling::{History, Mirostat, Sampler, SamplingParams, Xtc};
 use specgen::verify::{Chooser, Draft, Picker, rejection};
-use specgen_tests::enumeration::{EnumChooser, Law, TOLERANCE, enumerate, exact};
+use specgen_tests::enumeration::{EnumChooser, Law, TOLERANCE, enumerate, exact, law_error};
 use specgen_tests::faults::{BlockFault, Fault, Faulty, FaultyBlock};
 use specgen_tests::features::{self, Feature};
 use specgen_tests::statistics::chi_square;
@@ -272,6 +272,50 @@ fn rows_scored_with_the_history_of_the_rounds_start_are_caught() {
         assert!(right < TOLERANCE, "{name}: {right:e}");
         assert_eq!(wrong > CAUGHT, looks_back, "{name}: {wrong:e}");
     }
+}
+
+/// The grammar's state is that of the text with the tokens that were rejected still in it.
+#[test]
+fn a_grammar_advanced_by_rejected_tokens_is_caught() {
+    let Feature { params, .. } =
+        features::all().into_iter().find(|feature| feature.name == "grammar").unwrap();
+    let worst = |keeps_rejected: bool| {
+        let error = |seed| {
+            let toy = SampledToy::with(seed, SamplingParams { seed: Some(seed), ..params.clone() });
+            let law = enumerate(|chooser| {
+                // What was said, and what the grammar was told.
+                let (mut text, mut told) = (Vec::new(), Vec::new());
+                for _ in 0..2 {
+                    let draft = draw_chain(&text, 1, |text| toy.q(text), chooser);
+                    let row = |i: usize| {
+                        let said = concat(&text, &draft.tokens[..i]);
+                        Ok(toy.scored(&said, &toy.history(&concat(&told, &draft.tokens[..i]))))
+                    };
+                    let verdict = rejection(&draft, row, chooser).unwrap();
+                    let kept = concat(&draft.tokens[..verdict.num_accepted], &[verdict.next_token]);
+                    if keeps_rejected && verdict.num_accepted == 0 {
+                        told.extend(&draft.tokens);
+                        told = allowed(&toy, told, verdict.next_token);
+                    } else {
+                        told.extend(&kept);
+                    }
+                    text.extend(kept);
+                }
+                text
+            });
+            law_error(&law, 4, 4, |text| toy.p(text))
+        };
+        (0..6).map(error).fold(0.0, f64::max)
+    };
+    let (right, wrong) = (worst(false), worst(true));
+    assert!(right < TOLERANCE, "{right:e}");
+    assert!(wrong > CAUGHT, "{wrong:e}");
+}
+
+/// `told` with `id`, or as it is where the grammar would not have it.
+fn allowed(toy: &SampledToy, told: Vec<u32>, id: u32) -> Vec<u32> {
+    let is_allowed = toy.p(&told).log_prob(id) > f32::NEG_INFINITY;
+    if is_allowed { concat(&told, &[id]) } else { told }
 }
 
 /// Mirostat is told of a drafted token, but not how likely it was: its bound stands still during the round.

@@ -1,5 +1,6 @@
 //! The command line: clap types, turned into the library's.
 
+mod grammar;
 mod logprobs;
 mod penalties;
 mod sampling;
@@ -175,6 +176,7 @@ impl BenchArgs {
 Examples:
   specgen generate \"Why is the sky blue?\"
   specgen generate -m qwen2.5-coder-1.5b-instruct --greedy --json \"Reverse a string in C\"
+  specgen generate --json-schema person.json \"Who was Ada Lovelace?\"
   specgen generate --raw --seed 7 -n 64 - < story.txt")]
 pub(crate) struct GenerateArgs {
     /// What to say to the model; `-`, or no prompt and a pipe: read it from stdin

@@ -37,6 +37,7 @@ mod tests {
     use clap::CommandFactory;
     use specgen::{
         SamplingParams,
+        grammar::Grammar,
         sampling::{Dry, Logprobs, Mirostat, Xtc},
     };
 
@@ -47,7 +48,7 @@ mod tests {
     #[test]
     fn every_parameter_has_its_option() {
         type Spoil = fn(&mut SamplingParams);
-        let spoils: [Spoil; 19] = [
+        let spoils: [Spoil; 22] = [
             |p| p.temperature = -1.0,
             |p| p.top_p = 2.0,
             |p| p.min_p = 2.0,
@@ -67,6 +68,9 @@ mod tests {
             |p| p.dry = Some(Dry { allowed_length: 0, ..Dry::default() }),
             |p| p.bad_words = vec!["".into()],
             |p| p.logprobs = Some(Logprobs { num_top: 11, ..Logprobs::default() }),
+            |p| p.grammar = Some(Grammar::json_schema("{")),
+            |p| p.grammar = Some(Grammar::regex("")),
+            |p| p.grammar = Some(Grammar::lark("")),
         ];
         let command = Cli::command();
         let generate = command.find_subcommand("generate").unwrap();

@@ -1,14 +1,19 @@
 //! `Engine`: what is loaded once and shared: a target, its drafter, tokenizer and chat template.
 
-use std::{borrow::Cow, path::PathBuf, sync::Arc};
+use std::{
+    borrow::Cow,
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+};
 
 use specgen_kernels::KvType;
 
 use crate::{
     chat::ChatTemplate,
     device::{Device, DeviceSpec},
-    draft::{Drafter, ModelDrafter, NgramDrafter, NoDraft, check_vocab},
+    draft::{Drafter, ForcedDrafter, ModelDrafter, NgramDrafter, NoDraft, check_vocab},
     error::{Error, Result},
+    grammar::Vocabulary,
     memory::{self, Usage},
     model::{LoadOptions, Model, PROMPT_CHUNK, check_context, load},
     models::{ModelFiles, NoProgress, Progress, Store, StoreOptions},
@@ -85,6 +90,8 @@ struct Loaded {
     /// Ids that may be said: the tokenizer's, where the head is padded beyond them.
     vocab_size: usize,
     end_ids: Vec<u32>,
+    /// The tokens as grammars see them, once one is asked for.
+    vocabulary: OnceLock<Vocabulary>,
 }
 
 impl Engine {
@@ -118,6 +125,7 @@ impl Engine {
             tokenizer: None,
             chat_template: Ok(None),
             end_ids: end_ids.to_vec(),
+            vocabulary: OnceLock::new(),
         };
         Self { loaded: Arc::new(loaded), drafter, num_draft_tokens }
     }
@@ -131,8 +139,8 @@ impl Engine {
     /// A conversation with these sampling parameters.
     ///
     /// # Errors
-    /// [`Error::Parameter`] naming the parameter that is out of range; [`Error::Unsupported`] for a phrase of text where
-    /// there is no tokenizer.
+    /// [`Error::Parameter`] naming the parameter that is out of range, or what is wrong with a grammar;
+    /// [`Error::Unsupported`] for a phrase of text or a grammar that is not compiled where there is no tokenizer.
     pub fn session(&self, params: SamplingParams) -> Result<Session> {
         Session::new(self.clone(), params)
     }
@@ -194,10 +202,25 @@ impl Engine {
         })
     }
 
-    /// The parameters, checked, with their phrases as token ids; as they are where the engine has no tokenizer.
+    /// The parameters, checked, with their phrases as token ids and their grammar compiled; as they are where the engine
+    /// has no tokenizer.
     pub(crate) fn spelled<'a>(&self, params: &'a SamplingParams) -> Result<Cow<'a, SamplingParams>> {
         params.validate(self.vocab_size())?;
-        self.tokenizer().map_or(Ok(Cow::Borrowed(params)), |tokenizer| spelled(params, tokenizer))
+        let Some(tokenizer) = self.tokenizer() else { return Ok(Cow::Borrowed(params)) };
+        let mut params = spelled(params, tokenizer)?;
+        if let Some(grammar) = &params.grammar {
+            let compiled = grammar.compile(self.vocabulary(tokenizer)?)?;
+            params.to_mut().grammar = Some(compiled);
+        }
+        Ok(params)
+    }
+
+    fn vocabulary(&self, tokenizer: &Tokenizer) -> Result<&Vocabulary> {
+        if self.loaded.vocabulary.get().is_none() {
+            // Of two that are made at once one is kept.
+            let _ = self.loaded.vocabulary.set(Vocabulary::of(tokenizer)?);
+        }
+        Ok(self.loaded.vocabulary.get().expect("it has just been set"))
     }
 
     /// Begins a sequence, over the caches that `memory` holds from an earlier text, if any; those of another
@@ -399,9 +422,10 @@ impl EngineBuilder {
         let drafter: Arc<dyn Drafter> = match (&self.draft, &draft) {
             (_, Some((draft, shared))) => {
                 let known_to_both = (*shared).min(model.info().vocab_size);
-                Arc::new(ModelDrafter::new(load_model(draft, draft_context(draft))?, known_to_both))
+                let drafter = ModelDrafter::new(load_model(draft, draft_context(draft))?, known_to_both);
+                Arc::new(ForcedDrafter::new(Arc::new(drafter)))
             }
-            (DraftSource::Ngram, _) => Arc::new(NgramDrafter::default()),
+            (DraftSource::Ngram, _) => Arc::new(ForcedDrafter::new(Arc::new(NgramDrafter::default()))),
             _ => Arc::new(NoDraft),
         };
         let loaded = Loaded {
@@ -411,6 +435,7 @@ impl EngineBuilder {
             tokenizer: Some(target.tokenizer),
             chat_template: target.chat_template,
             target: model,
+            vocabulary: OnceLock::new(),
         };
         Ok(Engine { loaded: Arc::new(loaded), drafter, num_draft_tokens: self.num_draft_tokens })
     }

@@ -162,6 +162,11 @@ impl RoundNoise {
         Self { noise, picks: Stream::Draft, position, round }
     }
 
+    /// The same for a draft that begins `num_tokens` later.
+    pub(crate) fn behind(self, num_tokens: usize) -> Self {
+        Self { position: self.position + num_tokens as u64, ..self }
+    }
+
     fn ln_accept_uniform(&self, index: usize) -> f64 {
         let u = self.noise.uniform(Stream::Accept, self.position + index as u64, self.round, 0);
         // 1 - u is exact.

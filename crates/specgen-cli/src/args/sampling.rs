@@ -8,7 +8,7 @@ use specgen::{
     sampling::{Mirostat, Xtc},
 };
 
-use super::{UsageError, penalties::PenaltyArgs, whole};
+use super::{UsageError, grammar::GrammarArgs, penalties::PenaltyArgs, whole};
 use crate::flags;
 
 pub(super) static DEFAULTS: LazyLock<SamplingParams> = LazyLock::new(SamplingParams::default);
@@ -62,6 +62,8 @@ pub(crate) struct SamplingArgs {
     verify: Option<Verification>,
     #[command(flatten)]
     penalties: PenaltyArgs,
+    #[command(flatten)]
+    grammar: GrammarArgs,
 }
 
 impl SamplingArgs {
@@ -88,7 +90,8 @@ impl SamplingArgs {
                 ..off
             },
         };
-        let params = SamplingParams { verify: self.verify, ..self.penalties.on(filters) };
+        let grammar = self.grammar.grammar()?;
+        let params = SamplingParams { verify: self.verify, grammar, ..self.penalties.on(filters) };
         params.validate(usize::MAX).map_err(|error| UsageError(flags::worded(&error)))?;
         Ok(params)
     }
@@ -98,7 +101,7 @@ impl SamplingArgs {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use clap::Parser;
-    use specgen::sampling::Dry;
+    use specgen::{grammar::Grammar, sampling::Dry};
 
     use super::{
         super::{Cli, Command, GenerateArgs},
@@ -130,7 +133,7 @@ mod tests {
              --frequency-penalty 0.75 --penalty-last-n 64 --dry-multiplier 0.5 --dry-base 2 \
              --dry-allowed-length 4 --dry-penalty-last-n 256 --dry-sequence-breaker a --dry-sequence-breaker - \
              --logit-bias 7=-inf --logit-bias 8=2 --no-repeat-ngram 5 --bad-words no --bad-words never \
-             --min-tokens 6 --seed 9 --verify block",
+             --min-tokens 6 --seed 9 --verify block --regex a|b",
         );
         let wanted = SamplingParams {
             temperature: 0.5,
@@ -157,6 +160,7 @@ mod tests {
             no_repeat_ngram: 5,
             bad_words: vec!["no".into(), "never".into()],
             min_tokens: 6,
+            grammar: Some(Grammar::regex("a|b")),
             seed: Some(9),
             verify: Some(Verification::Block),
             logprobs: None,

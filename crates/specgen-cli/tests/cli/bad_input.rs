@@ -77,6 +77,14 @@ fn options_that_make_no_sense() {
             "generate x --mirostat-tau 5 --top-k 40",
             "error: the argument '--mirostat-tau <F>' cannot be used with '--top-k <N>'",
         ),
+        (
+            "generate x --regex a --grammar f",
+            "error: the argument '--regex <RE>' cannot be used with '--grammar <FILE>'",
+        ),
+        (
+            "chat --json-schema f --regex a",
+            "error: the argument '--json-schema <FILE|SCHEMA>' cannot be used with '--regex <RE>'",
+        ),
         ("generate x --mirostat-eta 0.1", "error: the following required arguments were not provided:"),
         ("generate x --xtc-threshold 0.1", "error: the following required arguments were not provided:"),
         ("generate x --dry-base 2", "error: the following required arguments were not provided:"),
@@ -149,6 +157,39 @@ fn parameters_out_of_range() {
         let words: Vec<&str> = ["generate", "x"].into_iter().chain(words.split(' ')).collect();
         assert_eq!(run(&mut specgen(&words)).fails(2), *wanted, "{words:?}");
     }
+}
+
+/// Files of grammars, as far as they can be read without a model; exit code 2 too.
+#[test]
+fn grammars_that_are_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    std::fs::write(path("schema.json"), "{\n  \"type\": object\n}").unwrap();
+    std::fs::write(path("list.json"), "[]").unwrap();
+    std::fs::write(path("rules.gbnf"), "root ::= \"a\"\n").unwrap();
+    std::fs::write(path("empty"), "\n").unwrap();
+    let cases = [
+        ("--json-schema", "schema.json", "is not JSON: expected value at line 2 column 11"),
+        (
+            "--json-schema",
+            "list.json",
+            "is no JSON schema; an object is wanted, such as {\"type\": \"object\"}",
+        ),
+        ("--json-schema", "empty", "is empty; it would allow nothing"),
+        ("--grammar", "rules.gbnf", "is GBNF or BNF (`::=`); Lark is wanted: `start: \"yes\" | \"no\"`"),
+        ("--grammar", "nowhere", "No such file or directory (os error 2)"),
+        ("--json-schema", "nowhere", "No such file or directory (os error 2)"),
+    ];
+    for (option, name, wanted) in cases {
+        let error = run(&mut specgen(&["generate", "x", option, &path(name)])).fails(2);
+        assert_eq!(error, format!("{option} {}: {wanted}", path(name)));
+    }
+    let error = run(&mut specgen(&["generate", "x", "--json-schema", "{\"type\"}"])).fails(2);
+    assert_eq!(error, "--json-schema is not JSON: expected `:` at line 1 column 8");
+    assert_eq!(
+        run(&mut specgen(&["chat", "--regex", ""])).fails(2),
+        "--regex is empty; it would allow nothing"
+    );
 }
 
 #[test]
@@ -253,6 +294,8 @@ fn options_that_do_not_fit_the_model() {
         ),
         (&["--chat-template", "/nowhere/template.jinja"], "/nowhere/template.jinja"),
         (&["--draft", "/nowhere/draft.gguf"], "/nowhere/draft.gguf"),
+        (&["--regex", "a(b"], "--regex "),
+        (&["--json-schema", "{\"type\": \"word\"}"], "--json-schema "),
         (
             &["--draft", "ngrams"],
             "no model is called `ngrams`, and there is no such file; did you mean ngram?",

@@ -339,3 +339,26 @@ fn ctrl_c_ends_the_text_and_keeps_the_closing_line() {
     assert!(stderr.contains(" tokens in ") && stderr.trim_end().ends_with(" · interrupted"), "{stderr}");
     assert_eq!(output.stdout.last(), Some(&b'\n'));
 }
+
+/// What a grammar asks for is said, by drafts too, and the text ends where it does.
+#[test]
+fn a_text_is_what_its_grammar_says() {
+    let Some(model) = real_model() else { return };
+    let schema = r#"{"type": "object", "properties": {"colour_of_the_sky": {"enum": ["blue", "green"]}},
+        "required": ["colour_of_the_sky"], "additionalProperties": false}"#;
+    let mut texts = Vec::new();
+    for k in ["0", "6"] {
+        let answer = greedy(model, &["-n", "60", "-k", k, "--json-schema", schema]);
+        assert_eq!(answer["finish_reason"], "eos", "{answer}");
+        let text = answer["text"].as_str().unwrap().to_owned();
+        let value: Value = serde_json::from_str(&text).unwrap();
+        assert!(["blue", "green"].contains(&value["colour_of_the_sky"].as_str().unwrap()), "{text}");
+        texts.push(text);
+    }
+    assert_eq!(texts[0], texts[1]);
+    let answer = greedy(model, &["--regex", "(one|two), (three|four)\\."]);
+    assert!(
+        ["one, three.", "one, four.", "two, three.", "two, four."]
+            .contains(&answer["text"].as_str().unwrap())
+    );
+}

@@ -1,11 +1,13 @@
 //! Drafters: guesses at what comes next. A bad guess costs time, never correctness.
 
+mod forced;
 mod model;
 mod ngram;
 mod vocab;
 
 use std::any::Any;
 
+pub use forced::ForcedDrafter;
 pub use model::ModelDrafter;
 pub use ngram::NgramDrafter;
 pub use vocab::check_vocab;

@@ -45,10 +45,12 @@ impl Drafter for NgramDrafter {
             let (tokens, k, end_ids) = (request.tokens, request.k, request.end_ids);
             let index = request.state.downcast::<Index>();
             index.catch_up(tokens);
-            let guesses = match (k, index.lookup()) {
+            let mut guesses = match (k, index.lookup()) {
                 (0, _) | (_, None) => Vec::new(),
                 (_, Some(next)) => continuation(tokens, next, k, end_ids),
             };
+            // What a grammar forbids need not be verified. (A token that was drawn must not be dropped so.)
+            guesses.truncate(request.sampler.num_allowed(request.history, &guesses));
             Ok(Draft::deterministic(guesses))
         };
         Ok(requests.iter_mut().map(draft).collect())

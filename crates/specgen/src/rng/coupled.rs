@@ -27,6 +27,11 @@ impl CoupledNoise {
     pub fn new(noise: Noise, position: u64) -> Self {
         Self { noise, position }
     }
+
+    /// The noise from `num_tokens` later on.
+    pub(crate) fn behind(self, num_tokens: usize) -> Self {
+        Self { position: self.position + num_tokens as u64, ..self }
+    }
 }
 
 impl Picker for CoupledNoise {

@@ -4,7 +4,8 @@
 //! parameter means the same wherever a token comes from. The order is fixed, and ties go to the lower token id:
 //!
 //! 1. what changes logits: repetition, frequency and presence penalties, DRY, bias, the user's processors;
-//! 2. what bans: repeated n-grams, bad words, ends before `min_tokens`; no bias lifts a ban;
+//! 2. what bans: repeated n-grams, bad words, ends before `min_tokens`, all that a grammar does not allow; no bias lifts
+//!    a ban;
 //! 3. temperature, and with it the end where it is 0: the best token, the lowest id among equals;
 //! 4. what filters, each among the tokens the one before it left: top-n-sigma, top-k, top-p, typical-p, min-p, XTC,
 //!    mirostat;
@@ -37,7 +38,7 @@ pub use processor::{LogitsProcessor, Processor};
 
 use crate::distribution::{Distribution, exp};
 use crate::rng::{Noise, Stream, random_seed};
-use crate::{Error, Result};
+use crate::{Error, Result, grammar::Walk};
 use dry::Breakers;
 use filter::Candidate;
 use logprobs::LogSoftmax;
@@ -50,6 +51,8 @@ pub struct Sampler {
     params: Arc<SamplingParams>,
     breakers: Arc<Breakers>,
     end_ids: Arc<[u32]>,
+    /// The grammar, with what it remembers of the text; draft and target of a sequence share it.
+    walk: Option<Arc<Walk>>,
     noise: Noise,
     vocab_size: usize,
 }
@@ -60,7 +63,8 @@ impl Sampler {
     ///
     /// # Errors
     ///
-    /// Those of [`SamplingParams::validate`]; [`Error::Unsupported`] for a [`Phrase`] of text.
+    /// Those of [`SamplingParams::validate`]; [`Error::Unsupported`] for a [`Phrase`] of text, and for a grammar that is not
+    /// compiled.
     pub fn new(params: &SamplingParams, vocab_size: usize) -> Result<Self> {
         params.validate(vocab_size)?;
         if let Some(Phrase::Text(text)) = params.phrases().find(|phrase| phrase.ids().is_none()) {
@@ -68,11 +72,20 @@ impl Sampler {
                 "the phrase {text:?} is text, and there is no tokenizer; give its token ids instead"
             )));
         }
+        let walk = params.grammar.as_ref().map(|grammar| {
+            Walk::new(grammar).map(Arc::new).ok_or_else(|| {
+                let problem = "the grammar is not compiled, and there is no tokenizer to do it with; compile it for the \
+                               bytes of the tokens with Grammar::compile";
+                Error::Unsupported(problem.into())
+            })
+        });
+        let walk = walk.transpose()?;
         let breakers = params.dry.as_ref().map(|dry| Breakers::new(&dry.sequence_breakers));
         Ok(Self {
             params: Arc::new(params.clone()),
             breakers: Arc::new(breakers.unwrap_or_default()),
             end_ids: Arc::default(),
+            walk,
             noise: Noise::new(params.seed.unwrap_or_else(random_seed)),
             vocab_size,
         })
@@ -131,7 +144,8 @@ impl Sampler {
         let logits = self.adjusted(logits, history)?;
         let best = filter::argmax(&logits).ok_or_else(|| {
             Error::InvalidArgument(format!(
-                "every token is banned at output token {}; ban fewer (or the model returned only -inf)",
+                "every token is banned at output token {}; ban fewer, or allow more by the grammar (or the model \
+                 returned only -inf)",
                 history.num_output()
             ))
         })?;
@@ -150,6 +164,17 @@ impl Sampler {
             // A row that has no distribution is one nothing is said from.
             None => history.push(id),
         }
+    }
+
+    /// At most `k` tokens that a grammar all but dictates after `history`: guesses, in the spelling that is likely. None
+    /// without a grammar.
+    pub fn forced(&self, history: &History, k: usize) -> Vec<u32> {
+        self.walk.as_ref().map_or(Vec::new(), |walk| walk.forced(history.output(), k))
+    }
+
+    /// How many of `tokens`, one after the other behind `history`, the grammar allows: all without one.
+    pub fn num_allowed(&self, history: &History, tokens: &[u32]) -> usize {
+        self.walk.as_ref().map_or(tokens.len(), |walk| walk.num_allowed(history.output(), tokens))
     }
 
     /// Penalties, bias, processors and bans.
@@ -175,6 +200,9 @@ impl Sampler {
             if let Some(logit) = logits.to_mut().get_mut(id as usize) {
                 *logit = f32::NEG_INFINITY;
             }
+        }
+        if let Some(walk) = &self.walk {
+            walk.apply(history.output(), logits.to_mut())?;
         }
         Ok(logits)
     }

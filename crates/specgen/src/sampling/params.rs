@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::{Logprobs, Phrase, Processor};
-use crate::{Error, Result, verify::Verification};
+use crate::{Error, Result, grammar::Grammar, verify::Verification};
 
 /// How tokens are drawn from the model's logits. Where each step has its place: [the module](crate::sampling).
 ///
@@ -50,6 +50,8 @@ pub struct SamplingParams {
     pub bad_words: Vec<Phrase>,
     /// Ban tokens that end the text until the output has this many; stop strings still end it. 0 is off.
     pub min_tokens: usize,
+    /// Ban all that a grammar does not allow, the end of the text included; `None` allows every text.
+    pub grammar: Option<Grammar>,
     /// Makes the output repeatable; without one, a seed is drawn and reported.
     pub seed: Option<u64>,
     /// How drafts are verified; `None` is [`SamplingParams::verification`]'s choice. Every rule keeps the distribution;
@@ -144,6 +146,7 @@ impl SamplingParams {
             no_repeat_ngram: 0,
             bad_words: Vec::new(),
             min_tokens: 0,
+            grammar: None,
             seed: None,
             verify: None,
             logprobs: None,
@@ -211,6 +214,7 @@ impl SamplingParams {
             let problem = format!("is {num_top}, but the vocabulary has {vocab_size} tokens");
             return Err(Error::parameter("logprobs", problem));
         }
+        self.grammar.as_ref().map_or(Ok(()), Grammar::check)?;
         self.check_bias(vocab_size)
     }
 

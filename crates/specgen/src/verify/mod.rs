@@ -128,6 +128,16 @@ pub enum DraftNoise {
     Shared(CoupledNoise),
 }
 
+impl DraftNoise {
+    /// For the tokens behind the next `num_tokens`.
+    pub(crate) fn behind(self, num_tokens: usize) -> Self {
+        match self {
+            Self::Own(noise) => Self::Own(noise.behind(num_tokens)),
+            Self::Shared(noise) => Self::Shared(noise.behind(num_tokens)),
+        }
+    }
+}
+
 /// What became of a draft.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Verdict {
