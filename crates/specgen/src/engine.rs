@@ -422,8 +422,8 @@ impl EngineBuilder {
         let drafter: Arc<dyn Drafter> = match (&self.draft, &draft) {
             (_, Some((draft, shared))) => {
                 let known_to_both = (*shared).min(model.info().vocab_size);
-                let drafter = ModelDrafter::new(load_model(draft, draft_context(draft))?, known_to_both);
-                Arc::new(ForcedDrafter::new(Arc::new(drafter)))
+                // A model's draft is masked by the grammar too, and spells what is forced as its target is apt to.
+                Arc::new(ModelDrafter::new(load_model(draft, draft_context(draft))?, known_to_both))
             }
             (DraftSource::Ngram, _) => Arc::new(ForcedDrafter::new(Arc::new(NgramDrafter::default()))),
             _ => Arc::new(NoDraft),
