@@ -38,9 +38,10 @@ def output(*command):
 
 
 def cpu():
-    for line in open("/proc/cpuinfo"):
-        if line.startswith("model name"):
-            return line.split(":")[1].strip()
+    if os.path.exists("/proc/cpuinfo"):
+        for line in open("/proc/cpuinfo"):
+            if line.startswith("model name"):
+                return line.split(":")[1].strip()
     return platform.processor()
 
 
@@ -49,8 +50,8 @@ print(f"Commit {commit}, {cpu()}, {os.cpu_count()} cores, {args.threads} threads
 print("| model | engine | T(1) ms | T(4) | T(8) | T(16) | prompt of 512 | of a plain read | memory |")
 print("|---|---|---|---|---|---|---|---|---|")
 one_row = {}
+common = ["--threads", args.threads, "--reps", args.reps]
 for name in args.model or MODELS:
-    common = ["--threads", args.threads, "--reps", args.reps]
     ours = json.loads(output(args.specgen, "bench", "--kernels", "-m", name, "--rows", ROWS, *common, "--json"))
     file = json.loads(output(args.specgen, "inspect", name, "--json"))["path"]
     peer = json.loads(output(args.python, str(HERE / "peer_llama_cpp.py"), file, "--rows", ROWS, *common))
@@ -65,14 +66,15 @@ for name in args.model or MODELS:
 
     row(f"{name} {MODELS.get(name, '')}", "llama.cpp", over_one(peer_ms), "|")
     read = ours["read_ms"] / ours_ms[0]
-    memory = ours["resident_bytes"] / ours["file_bytes"]
-    row("", f"specgen, {ours['isa']}", over_one(ours_ms), f"{read:.0%} | {memory:.2f} of the file")
+    resident = ours["resident_bytes"]
+    memory = "-" if resident is None else f"{resident / ours['file_bytes']:.2f} of the file"
+    row("", f"specgen, {ours['isa']}", over_one(ours_ms), f"{read:.0%} | {memory}")
     row("", "ratio", [f"**{b / a:.1f}**" for a, b in zip(ours_ms, peer_ms)], "|")
 
 if CHAT in one_row:
     print(f"\n`specgen bench -m {CHAT} --category code_edit --draft ngram -k 7`\n")
     texts = json.loads(
-        output(args.specgen, "bench", "-m", CHAT, "--category", "code_edit", "--draft", "ngram", "-k", "7", "--json")
+        output(args.specgen, "bench", "-m", CHAT, "--category", "code_edit", "--draft", "ngram", "-k", "7", *common, "--json")
     )
     print("| draft | tok/s | speed-up | accepted | tokens a round | llama.cpp, one row at a time | ratio |")
     print("|---|---|---|---|---|---|---|")

@@ -1,4 +1,4 @@
-//! What a round of decoding allocates: a few small lists, and nothing of the size of a logits row, a layer or a cache.
+//! What a round of decoding allocates on the heap: small lists, and nothing of the size of a logits row.
 #![allow(clippy::unwrap_used, missing_docs, unsafe_code)]
 
 use std::{

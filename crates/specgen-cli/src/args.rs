@@ -9,7 +9,7 @@ use std::{path::PathBuf, str::FromStr, sync::LazyLock};
 
 use clap::{Args, Parser, Subcommand, builder::NonEmptyStringValueParser};
 use specgen::{
-    DEFAULT_NUM_DRAFT_TOKENS, KvType, Overrides,
+    DEFAULT_NUM_DRAFT_TOKENS, KvType, Overrides, Verification,
     device::DeviceSpec,
     models::{Store, StoreOptions},
 };
@@ -135,6 +135,9 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "F", default_value_t = 0.0, value_parser = temperature, help_heading = "Texts")]
     #[arg(allow_hyphen_values = true)]
     pub(crate) temperature: f32,
+    /// How drafts are verified at a temperature above 0: rejection, block or coupled
+    #[arg(long, value_name = "RULE", default_value_t = Verification::Rejection, help_heading = "Texts")]
+    pub(crate) verify: Verification,
     /// Tokens a text may have, prompt included [default: 8192, or what the model was trained on if less]
     #[arg(long, value_name = "N", help_heading = "Texts")]
     #[arg(allow_negative_numbers = true, value_parser = |s: &str| within(s, 1, usize::MAX))]
@@ -143,7 +146,7 @@ pub(crate) struct BenchArgs {
     #[arg(
         long,
         help_heading = "Passes",
-        conflicts_with_all = ["draft", "num_draft_tokens", "prompts", "category", "max_tokens", "temperature", "context"]
+        conflicts_with_all = ["draft", "num_draft_tokens", "prompts", "category", "max_tokens", "temperature", "verify", "context"]
     )]
     pub(crate) kernels: bool,
     /// Rows of the passes to time

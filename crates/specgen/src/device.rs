@@ -43,7 +43,8 @@ impl FromStr for DeviceSpec {
 }
 
 impl DeviceSpec {
-    /// How keys and values are kept on this device: as `asked`, else in f32.
+    /// How keys and values are kept on this device: as `asked`, else by the default of the device, f16 on the CPU and f32
+    /// elsewhere.
     ///
     /// # Errors
     /// [`Error::Unsupported`] where the device can't.

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use specgen::{Prompt, chat::Message};
 
 /// What is measured where the user names no file: edits, retrieval, code, talk, JSON, translation.
-const BUILT_IN: &str = include_str!("../../../../benches/prompts/prompts.jsonl");
+const BUILT_IN: &str = include_str!("../../prompts/prompts.jsonl");
 
 /// One prompt.
 #[derive(Debug, Deserialize)]

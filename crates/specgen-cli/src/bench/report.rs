@@ -102,7 +102,7 @@ impl<'a> Report<'a> {
         let how = if self.args.temperature == 0.0 {
             "greedy".into()
         } else {
-            format!("temperature {}", self.args.temperature)
+            format!("temperature {}, {}", self.args.temperature, self.args.verify)
         };
         let mut text = format!(
             "{}: {how}, k = {}, {} prompts, {} rounds, {}\n\
@@ -191,6 +191,7 @@ impl<'a> Report<'a> {
             "model": self.target,
             "isa": specgen::device::cpu_isa(),
             "temperature": self.args.temperature,
+            "verify": self.args.verify.name(),
             "num_draft_tokens": self.args.num_draft_tokens,
             "categories": categories,
             "texts": texts,

@@ -126,8 +126,8 @@ fn race(contestants: &[Contestant], prompts: &[BenchPrompt], args: &BenchArgs) -
             ));
             let max_tokens = args.max_tokens.or(prompt.max_tokens).unwrap_or(256);
             for turn in 0..contestants.len() {
-                // Everybody is first as often as the others.
-                let contestant = (turn + rep) % contestants.len();
+                // Everybody is first in turn.
+                let contestant = (turn + rep * prompts.len() + i) % contestants.len();
                 let (tokens, stats) = time(&contestants[contestant], prompt, max_tokens, rep, args)?;
                 runs.push(Run { contestant, prompt: i, rep, tokens, stats });
             }
@@ -146,7 +146,12 @@ fn time(
 ) -> Result<(Vec<u32>, Stats)> {
     let params = match args.temperature {
         0.0 => SamplingParams::greedy(),
-        temperature => SamplingParams { temperature, seed: Some(rep as u64), ..SamplingParams::default() },
+        temperature => SamplingParams {
+            temperature,
+            seed: Some(rep as u64),
+            verify: Some(args.verify),
+            ..SamplingParams::default()
+        },
     };
     let mut session = contestant.engine.session(params)?;
     let mut generation = session.generate(prompt.prompt(), max_tokens)?;

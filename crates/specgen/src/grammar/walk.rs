@@ -12,8 +12,9 @@ use super::{
 };
 use crate::{Error, Result};
 
-/// Places kept: those of the committed text's end and of a draft behind it. Farther back, a walk begins anew.
-const MOST_PLACES: usize = 32;
+/// Places kept at first: those of the committed text's end and of a usual draft behind it. A walk that has to go back
+/// farther begins anew, and keeps twice as many from then on.
+const FEW_PLACES: usize = 32;
 
 /// A text's way through a grammar.
 ///
@@ -26,12 +27,18 @@ pub(crate) struct Walk {
     steps: Mutex<Steps>,
 }
 
-#[derive(Default)]
 struct Steps {
     /// The output up to the last of `places`.
     output: Vec<u32>,
     /// After all of `output`, the last; before it, one for each token less.
     places: VecDeque<Step>,
+    most_places: usize,
+}
+
+impl Default for Steps {
+    fn default() -> Self {
+        Self { output: Vec::new(), places: VecDeque::new(), most_places: FEW_PLACES }
+    }
 }
 
 struct Step {
@@ -115,6 +122,9 @@ impl Steps {
             self.places.truncate(self.places.len() - gone);
             self.output.truncate(shared);
         } else {
+            if !self.places.is_empty() {
+                self.most_places *= 2;
+            }
             self.output.clear();
             self.places = [Step { place: start.place.own(), mask: None }].into();
         }
@@ -123,7 +133,7 @@ impl Steps {
             place.step(id).map_err(|problem| failed(&problem, self.output.len()))?;
             self.output.push(id);
             self.places.push_back(Step { place, mask: None });
-            if self.places.len() > MOST_PLACES {
+            if self.places.len() > self.most_places {
                 self.places.pop_front();
             }
         }
