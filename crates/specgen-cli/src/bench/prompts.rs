@@ -1,6 +1,6 @@
 //! The prompts of a bench: one JSON object a line.
 
-use std::path::Path;
+use std::{num::NonZeroUsize, path::Path};
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde::Deserialize;
@@ -22,7 +22,7 @@ struct Line {
     #[serde(default)]
     prompt: Option<String>,
     #[serde(default)]
-    max_tokens: Option<usize>,
+    max_tokens: Option<NonZeroUsize>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -81,7 +81,9 @@ pub(super) fn read(file: Option<&Path>, categories: &[String]) -> Result<Vec<Ben
 }
 
 fn parse(name: &str, text: &str) -> Result<Vec<BenchPrompt>> {
-    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    // Editors on Windows put a byte-order mark before a text.
+    let lines =
+        text.trim_start_matches('\u{feff}').lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let prompts: Vec<_> = lines
         .map(|(i, line)| {
             let at = || format!("{name}, line {}", i + 1);
@@ -94,7 +96,12 @@ fn parse(name: &str, text: &str) -> Result<Vec<BenchPrompt>> {
                 _ => bail!("{}: a prompt has either `messages` or `prompt`", at()),
             };
             let category = line.category.unwrap_or_else(|| "all".into());
-            Ok(BenchPrompt { id: line.id, category, max_tokens: line.max_tokens, start })
+            Ok(BenchPrompt {
+                id: line.id,
+                category,
+                max_tokens: line.max_tokens.map(NonZeroUsize::get),
+                start,
+            })
         })
         .collect::<Result<_>>()?;
     if prompts.is_empty() {
@@ -125,10 +132,15 @@ mod tests {
             ("", "no prompts"),
             ("{\"id\": \"a\", \"prompt\": \"x\"}\nnothing", "p.jsonl, line 2: expected"),
             ("{\"id\": \"a\"}", "line 1: a prompt has either"),
+            (
+                "{\"id\": \"a\", \"prompt\": \"x\", \"max_tokens\": 0}",
+                "line 1: invalid value: integer `0`, expected a nonzero",
+            ),
             ("{\"id\": \"a\", \"prompt\": \"x\", \"tokens\": 3}", "unknown field `tokens`"),
         ] {
             let error = parse("p.jsonl", text).unwrap_err().to_string();
             assert!(error.contains(wanted), "{error}");
         }
+        assert_eq!(parse("p.jsonl", "\u{feff}{\"id\": \"a\", \"prompt\": \"x\"}\r\n").unwrap().len(), 1);
     }
 }

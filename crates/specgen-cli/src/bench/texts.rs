@@ -65,7 +65,11 @@ impl Contestant {
 fn contestants(target: &str, store: &Store, args: &BenchArgs) -> Result<Vec<Contestant>> {
     let progress = progress::reporter(false);
     let mut names = args.draft.clone();
-    if names.is_empty() {
+    // Each once, and plain decoding is there in any case.
+    names.retain(|name| DraftSource::from(name.as_str()) != DraftSource::None);
+    let mut seen = std::collections::HashSet::new();
+    names.retain(|name| seen.insert(name.clone()));
+    if args.draft.is_empty() {
         names.push(store.resolve(target, &*progress)?.recommended_draft.unwrap_or_else(|| "ngram".into()));
     }
     let mut models =
@@ -96,7 +100,7 @@ fn contestants(target: &str, store: &Store, args: &BenchArgs) -> Result<Vec<Cont
         let engine = match DraftSource::from(name.as_str()) {
             DraftSource::Model(_) => loaded.clone(),
             DraftSource::Ngram => with(&loaded, NgramDrafter::default(), args),
-            DraftSource::None => with(&loaded, NoDraft, args),
+            DraftSource::None => unreachable!("taken out above"),
         };
         Contestant { name: name.clone(), engine }
     });
