@@ -82,7 +82,8 @@ unsafe fn group<S: Isa, E: Element, const N: usize>(
     out: &Output,
     column: usize,
 ) {
-    let w = part.row(row).as_ptr();
+    // Of all the rows from there on: a pointer to one row may not be used for the next.
+    let w = part.bytes()[row * part.row_bytes()..].as_ptr();
     let cols = part.cols();
     let mut r = 0;
     if S::ROWS >= 8 {
