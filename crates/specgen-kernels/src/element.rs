@@ -43,35 +43,26 @@ impl Element for f32 {
     }
 }
 
-impl Element for f16 {
-    #[inline(always)]
-    unsafe fn load<S: Isa>(from: *const u8) -> S::F {
-        S::load_f16(from)
-    }
-    #[inline(always)]
-    fn widen(self) -> f32 {
-        self.to_f32_const()
-    }
-    fn round(from: &[f32], to: &mut [f16]) {
-        to.convert_from_f32_slice(from);
-        to.iter_mut().filter(|x| x.is_infinite()).for_each(|x| *x = f16::NAN);
-    }
+macro_rules! half {
+    ($half:ty, $load:ident) => {
+        impl Element for $half {
+            #[inline(always)]
+            unsafe fn load<S: Isa>(from: *const u8) -> S::F {
+                S::$load(from)
+            }
+            #[inline(always)]
+            fn widen(self) -> f32 {
+                self.to_f32_const()
+            }
+            fn round(from: &[f32], to: &mut [Self]) {
+                to.convert_from_f32_slice(from);
+                to.iter_mut().filter(|x| x.is_infinite()).for_each(|x| *x = Self::NAN);
+            }
+        }
+    };
 }
-
-impl Element for bf16 {
-    #[inline(always)]
-    unsafe fn load<S: Isa>(from: *const u8) -> S::F {
-        S::load_bf16(from)
-    }
-    #[inline(always)]
-    fn widen(self) -> f32 {
-        self.to_f32_const()
-    }
-    fn round(from: &[f32], to: &mut [bf16]) {
-        to.convert_from_f32_slice(from);
-        to.iter_mut().filter(|x| x.is_infinite()).for_each(|x| *x = bf16::NAN);
-    }
-}
+half!(f16, load_f16);
+half!(bf16, load_bf16);
 
 #[cfg(test)]
 mod tests {

@@ -77,6 +77,35 @@ impl Stats {
     }
 }
 
+impl<'a> std::iter::Sum<&'a Stats> for Stats {
+    /// Counts and times of several generations together.
+    fn sum<I: Iterator<Item = &'a Stats>>(all: I) -> Self {
+        let mut sum = Self::default();
+        for more in all {
+            sum.prompt_tokens += more.prompt_tokens;
+            sum.reused_tokens += more.reused_tokens;
+            sum.generated_tokens += more.generated_tokens;
+            sum.rounds += more.rounds;
+            sum.drafted += more.drafted;
+            sum.accepted += more.accepted;
+            add_counts(&mut sum.drafted_by_position, &more.drafted_by_position);
+            add_counts(&mut sum.accepted_by_position, &more.accepted_by_position);
+            sum.residual_underflows += more.residual_underflows;
+            sum.prefill += more.prefill;
+            sum.draft += more.draft;
+            sum.verify += more.verify;
+            sum.other += more.other;
+            sum.time_to_first_token += more.time_to_first_token;
+        }
+        sum
+    }
+}
+
+fn add_counts(sum: &mut Vec<usize>, more: &[usize]) {
+    sum.resize(sum.len().max(more.len()), 0);
+    sum.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
+}
+
 fn ratio(a: f64, b: f64) -> f64 {
     if b > 0.0 { a / b } else { 0.0 }
 }
@@ -96,5 +125,12 @@ mod tests {
         assert_eq!(stats.generated_tokens, 7);
         assert_eq!(stats.acceptance_rate(), 4.0 / 6.0);
         assert_eq!(stats.mean_accepted_len(), 7.0 / 3.0);
+
+        let mut other = Stats { verify: Duration::from_secs(2), ..Stats::default() };
+        other.record_round(1, 1, 2);
+        let sum: Stats = [&other, &stats].into_iter().sum();
+        assert_eq!((sum.generated_tokens, sum.rounds, sum.verify), (9, 4, Duration::from_secs(2)));
+        assert_eq!(sum.drafted_by_position, [3, 2, 1, 1]);
+        assert_eq!(sum.accepted_by_position, [3, 2, 0, 0]);
     }
 }

@@ -56,11 +56,11 @@ impl BenchPrompt {
     }
 }
 
-/// The prompts of `file`, or the built-in ones; of `categories` only, if any are named.
+/// The prompts of `file`, or the built-in ones; of the `wanted` categories only, if any are named.
 ///
 /// # Errors
 /// A file that cannot be read, a line that is no prompt, a category without prompts.
-pub(super) fn read(file: Option<&Path>, categories: &[String]) -> Result<Vec<BenchPrompt>> {
+pub(super) fn read(file: Option<&Path>, wanted: &[String]) -> Result<Vec<BenchPrompt>> {
     let (name, text) = match file {
         Some(file) => {
             let name = file.display().to_string();
@@ -69,15 +69,25 @@ pub(super) fn read(file: Option<&Path>, categories: &[String]) -> Result<Vec<Ben
         None => ("the built-in prompts".to_owned(), BUILT_IN.to_owned()),
     };
     let mut prompts = parse(&name, &text)?;
-    for wanted in categories {
-        if !prompts.iter().any(|prompt| prompt.category == *wanted) {
-            let mut known: Vec<_> = prompts.iter().map(|prompt| prompt.category.as_str()).collect();
-            known.dedup();
-            bail!("{name}: no prompt of category `{wanted}`; there are {}", known.join(", "));
+    for category in wanted {
+        if !prompts.iter().any(|prompt| prompt.category == *category) {
+            let known = categories(&prompts).join(", ");
+            bail!("{name}: no prompt of category `{category}`; there are {known}");
         }
     }
-    prompts.retain(|prompt| categories.is_empty() || categories.contains(&prompt.category));
+    prompts.retain(|prompt| wanted.is_empty() || wanted.contains(&prompt.category));
     Ok(prompts)
+}
+
+/// The categories of `prompts`, each once, in their order.
+pub(super) fn categories(prompts: &[BenchPrompt]) -> Vec<&str> {
+    let mut categories: Vec<&str> = Vec::new();
+    for prompt in prompts {
+        if !categories.contains(&prompt.category.as_str()) {
+            categories.push(&prompt.category);
+        }
+    }
+    categories
 }
 
 fn parse(name: &str, text: &str) -> Result<Vec<BenchPrompt>> {

@@ -7,7 +7,7 @@ use specgen::Stats;
 
 use super::{
     median, millis,
-    prompts::BenchPrompt,
+    prompts::{BenchPrompt, categories},
     rounded,
     texts::{Contestant, Run},
 };
@@ -53,17 +53,9 @@ impl<'a> Report<'a> {
 
     /// The categories in the order of the prompts, each with one row a contestant.
     fn rows(&self) -> Vec<(&str, Vec<Row>)> {
-        let mut categories: Vec<&str> = Vec::new();
-        for prompt in self.prompts {
-            if !categories.contains(&prompt.category.as_str()) {
-                categories.push(&prompt.category);
-            }
-        }
-        let all = (0..self.contestants.len()).collect::<Vec<_>>();
-        categories
-            .into_iter()
-            .map(|category| (category, all.iter().map(|&i| self.row(category, i)).collect()))
-            .collect()
+        let row = |category, i| self.row(category, i);
+        let all = |category| (0..self.contestants.len()).map(|i| row(category, i)).collect();
+        categories(self.prompts).into_iter().map(|category| (category, all(category))).collect()
     }
 
     fn row(&self, category: &str, contestant: usize) -> Row {
@@ -91,7 +83,7 @@ impl<'a> Report<'a> {
             tokens_per_second: median(rates),
             worst: lowest(&ups),
             speed_up: median(ups),
-            total: runs.iter().fold(Stats::default(), |sum, run| add(sum, &run.stats)),
+            total: runs.iter().map(|run| &run.stats).sum(),
             first_token: Duration::from_secs_f64(first),
             identical: runs.iter().filter(|run| run.tokens == plain[&(run.prompt, run.rep)].tokens).count(),
             texts: runs.len(),
@@ -197,23 +189,4 @@ impl<'a> Report<'a> {
             "texts": texts,
         })
     }
-}
-
-/// Counts and times of two generations together.
-fn add(mut sum: Stats, more: &Stats) -> Stats {
-    sum.generated_tokens += more.generated_tokens;
-    sum.rounds += more.rounds;
-    sum.drafted += more.drafted;
-    sum.accepted += more.accepted;
-    for (sum, more) in [
-        (&mut sum.drafted_by_position, &more.drafted_by_position),
-        (&mut sum.accepted_by_position, &more.accepted_by_position),
-    ] {
-        sum.resize(sum.len().max(more.len()), 0);
-        sum.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
-    }
-    sum.draft += more.draft;
-    sum.verify += more.verify;
-    sum.other += more.other;
-    sum
 }

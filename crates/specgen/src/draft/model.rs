@@ -10,9 +10,6 @@ use crate::{
     sampling::Sampler,
 };
 
-/// The most tokens of a text that one pass catches up on, per sequence.
-const CATCH_UP_CHUNK: usize = PROMPT_CHUNK;
-
 /// Drafts with a model.
 pub struct ModelDrafter {
     model: Arc<dyn Model>,
@@ -119,8 +116,8 @@ impl ModelDrafter {
                 let text = request.tokens;
                 let cache = &mut request.state.downcast::<State>().cache;
                 let unseen = &text[cache.len()..];
-                if unseen.len() > CATCH_UP_CHUNK {
-                    let tokens = &unseen[..CATCH_UP_CHUNK];
+                if unseen.len() > PROMPT_CHUNK {
+                    let tokens = &unseen[..PROMPT_CHUNK];
                     slices.push(Slice { cache, tokens, rows: Rows::None, tree: None });
                 }
             }
