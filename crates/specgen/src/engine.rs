@@ -76,14 +76,14 @@ impl DraftSource {
 /// A loaded target with its drafter. Cheap to clone; sessions share it.
 #[derive(Clone)]
 pub struct Engine {
+    target: Arc<dyn Model>,
     loaded: Arc<Loaded>,
     drafter: Arc<dyn Drafter>,
     num_draft_tokens: usize,
 }
 
-/// The target and what belongs to its text.
+/// What belongs to the target's text.
 struct Loaded {
-    target: Arc<dyn Model>,
     tokenizer: Option<Tokenizer>,
     chat_template: Result<Option<ChatTemplate>>,
     name: String,
@@ -121,19 +121,25 @@ impl Engine {
         let loaded = Loaded {
             vocab_size: target.info().vocab_size,
             name: target.info().architecture.clone(),
-            target,
             tokenizer: None,
             chat_template: Ok(None),
             end_ids: end_ids.to_vec(),
             vocabulary: OnceLock::new(),
         };
-        Self { loaded: Arc::new(loaded), drafter, num_draft_tokens }
+        Self { target, loaded: Arc::new(loaded), drafter, num_draft_tokens }
+    }
+
+    /// The same tokenizer and template over another target of the same vocabulary, such as one that watches or alters
+    /// what passes through it.
+    #[must_use]
+    pub fn with_target(&self, target: Arc<dyn Model>) -> Self {
+        Self { target, ..self.clone() }
     }
 
     /// The same loaded target with another drafter and draft length: weights are shared, sequences are not.
     #[must_use]
     pub fn with_drafter(&self, drafter: Arc<dyn Drafter>, num_draft_tokens: usize) -> Self {
-        Self { loaded: self.loaded.clone(), drafter, num_draft_tokens }
+        Self { drafter, num_draft_tokens, ..self.clone() }
     }
 
     /// A conversation with these sampling parameters.
@@ -147,7 +153,17 @@ impl Engine {
 
     /// The target.
     pub fn target(&self) -> &Arc<dyn Model> {
-        &self.loaded.target
+        &self.target
+    }
+
+    /// Who drafts.
+    pub fn drafter(&self) -> &Arc<dyn Drafter> {
+        &self.drafter
+    }
+
+    /// Tokens drafted per round at most.
+    pub fn num_draft_tokens(&self) -> usize {
+        self.num_draft_tokens
     }
 
     /// The target's name, as given.
@@ -187,7 +203,7 @@ impl Engine {
 
     /// Tokens a text may have, prompt included.
     pub fn context_len(&self) -> usize {
-        self.loaded.target.info().context_len
+        self.target.info().context_len
     }
 
     /// Ids that end a text.
@@ -254,7 +270,7 @@ impl Engine {
         let end_ids = if request.ignore_eos { Vec::new() } else { self.end_ids().to_vec() };
         let sampler = Sampler::new(&params, self.vocab_size())?.with_end_ids(&end_ids);
         let limits = Limits { max_tokens: request.max_tokens, context_len, end_ids };
-        let (target, drafter) = (&self.loaded.target, &self.drafter);
+        let (target, drafter) = (&self.target, &self.drafter);
         let memory = memory.take().filter(|memory| memory.is_of(target, drafter));
         let memory = memory.unwrap_or_else(|| Memory::new(target, drafter));
         Ok(Sequence::new(request.prompt, memory, sampler, limits, text))
@@ -262,7 +278,7 @@ impl Engine {
 
     /// Rounds over this engine's target and drafter.
     pub fn rounds(&self) -> Rounds {
-        Rounds::new(self.loaded.target.clone(), self.drafter.clone(), self.num_draft_tokens, PROMPT_CHUNK)
+        Rounds::new(self.target.clone(), self.drafter.clone(), self.num_draft_tokens, PROMPT_CHUNK)
     }
 }
 
@@ -434,9 +450,13 @@ impl EngineBuilder {
             name: target.name,
             tokenizer: Some(target.tokenizer),
             chat_template: target.chat_template,
-            target: model,
             vocabulary: OnceLock::new(),
         };
-        Ok(Engine { loaded: Arc::new(loaded), drafter, num_draft_tokens: self.num_draft_tokens })
+        Ok(Engine {
+            target: model,
+            loaded: Arc::new(loaded),
+            drafter,
+            num_draft_tokens: self.num_draft_tokens,
+        })
     }
 }
