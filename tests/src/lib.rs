@@ -1,13 +1,13 @@
 //! Shared pieces of the test suites.
 
 pub mod drafters;
-pub mod enumeration;
 pub mod faults;
 pub mod features;
 pub mod real;
-pub mod statistics;
 pub mod tiny;
 pub mod toy;
+
+pub use specgen_proof::{enumeration, statistics};
 
 /// Runs sequences of `engine` side by side, each until its text ends.
 ///

@@ -16,6 +16,7 @@ mod progress;
 mod prompt;
 mod pull;
 mod tokens;
+mod verify;
 
 use std::process::ExitCode;
 
@@ -35,6 +36,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         Command::List(args) => list::run(args),
         Command::Inspect(args) => inspect::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Verify(args) => verify::run(args),
     }
 }
 

@@ -1,7 +1,7 @@
 //! `specgen bench`: what speculation brings on texts, and with `--kernels` the passes it lives on.
 
 mod passes;
-mod prompts;
+pub(crate) mod prompts;
 mod report;
 mod texts;
 

@@ -34,10 +34,10 @@ struct Turn {
 
 /// What a text starts from, and of what kind it is.
 #[derive(Debug)]
-pub(super) struct BenchPrompt {
-    pub(super) id: String,
-    pub(super) category: String,
-    pub(super) max_tokens: Option<usize>,
+pub(crate) struct BenchPrompt {
+    pub(crate) id: String,
+    pub(crate) category: String,
+    pub(crate) max_tokens: Option<usize>,
     start: Start,
 }
 
@@ -48,7 +48,7 @@ enum Start {
 }
 
 impl BenchPrompt {
-    pub(super) fn prompt(&self) -> Prompt<'_> {
+    pub(crate) fn prompt(&self) -> Prompt<'_> {
         match &self.start {
             Start::Text(text) => Prompt::Text(text),
             Start::Messages(messages) => Prompt::Messages(messages),
@@ -60,7 +60,7 @@ impl BenchPrompt {
 ///
 /// # Errors
 /// A file that cannot be read, a line that is no prompt, a category without prompts.
-pub(super) fn read(file: Option<&Path>, wanted: &[String]) -> Result<Vec<BenchPrompt>> {
+pub(crate) fn read(file: Option<&Path>, wanted: &[String]) -> Result<Vec<BenchPrompt>> {
     let (name, text) = match file {
         Some(file) => {
             let name = file.display().to_string();
@@ -80,7 +80,7 @@ pub(super) fn read(file: Option<&Path>, wanted: &[String]) -> Result<Vec<BenchPr
 }
 
 /// The categories of `prompts`, each once, in their order.
-pub(super) fn categories(prompts: &[BenchPrompt]) -> Vec<&str> {
+pub(crate) fn categories(prompts: &[BenchPrompt]) -> Vec<&str> {
     let mut categories: Vec<&str> = Vec::new();
     for prompt in prompts {
         if !categories.contains(&prompt.category.as_str()) {

@@ -31,6 +31,11 @@ fn help_of_bench() {
 }
 
 #[test]
+fn help_of_verify() {
+    insta::assert_snapshot!(run(&mut specgen(&["verify", "--help"])).ok());
+}
+
+#[test]
 fn help_of_chat() {
     insta::assert_snapshot!(run(&mut specgen(&["chat", "--help"])).ok());
 }

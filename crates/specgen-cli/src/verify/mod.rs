@@ -1,0 +1,176 @@
+//! `specgen verify`: shows on the user's own pair that speculation leaves the target's distribution as it is.
+
+mod page;
+mod text;
+mod vocabulary;
+
+use std::{cell::RefCell, io::IsTerminal, path::Path, process::ExitCode};
+
+use anyhow::{Context, Result};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use specgen::{Engine, SamplingParams, Verification};
+use specgen_proof::{Options, Proof, ProofPrompt, Report, Watch};
+
+use crate::{
+    args::{UsageError, VerifyArgs},
+    bench::prompts,
+    output::{note, print, print_json},
+    progress,
+};
+use vocabulary::Vocabulary;
+
+/// A pair that is not exact.
+const RED: u8 = 1;
+/// Where no seed is given: a proof says the same today and tomorrow.
+const FIRST_SEED: u64 = 1;
+
+pub(crate) fn run(args: &VerifyArgs) -> Result<ExitCode> {
+    let mut params = args.sampling.params()?;
+    if params.grammar.is_some() {
+        let problem = "--json-schema, --regex and --grammar cannot be verified: a text of one shape has too few ways to \
+                       go; the grammar's own tests are those of the project";
+        return Err(UsageError(problem.into()).into());
+    }
+    let rules = params.verify.map_or_else(|| Verification::ALL.to_vec(), |rule| vec![rule]);
+    params.seed.get_or_insert(FIRST_SEED);
+    let prompts = prompts::read(args.prompts.as_deref(), &args.category)?;
+    // Before anything long: a page that cannot be written is known now.
+    if let Some(file) = &args.html {
+        write(file, "")?;
+    }
+
+    let loaded = args.model.load(&*progress::reporter(false))?;
+    let engine = &loaded.engine;
+    if engine.num_draft_tokens() == 0 || loaded.draft == "none" {
+        let problem = "nothing drafts, so that there is nothing to verify; give a --draft and a -k above 0";
+        return Err(UsageError(problem.into()).into());
+    }
+    let vocabulary = Vocabulary::of(&loaded, args)?;
+    let (params, prompts) = (spelled(engine, params)?, encoded(engine, &prompts, args.num_prompts)?);
+    let options = Options {
+        rules,
+        tokens: args.max_tokens,
+        contexts: args.contexts,
+        samples: args.samples,
+        fault: args.plant_fault,
+        ..Options::default()
+    };
+    let watch = Bar::default();
+    let report = Proof { engine, params: params.clone(), prompts, options: options.clone() }.run(&watch)?;
+    watch.clear();
+
+    let verified = Verified {
+        verdict: if report.is_green() && vocabulary.holds() { "green" } else { "red" },
+        version: env!("CARGO_PKG_VERSION"),
+        target: engine.name(),
+        draft: &loaded.draft,
+        num_draft_tokens: engine.num_draft_tokens(),
+        device: &engine.target().info().device,
+        isa: specgen::device::cpu_isa(),
+        sampling: sampling(&params),
+        tokens: options.tokens,
+        vocabulary,
+        report: &report,
+    };
+    if let Some(file) = &args.html {
+        write(file, &page::page(&verified, engine)?)?;
+        note(format_args!("{}: written", file.display()));
+    }
+    if args.json {
+        print_json(&verified)?;
+    } else {
+        print(&text::text(&verified, engine))?;
+    }
+    Ok(if verified.verdict == "green" { ExitCode::SUCCESS } else { ExitCode::from(RED) })
+}
+
+/// What was verified and what came of it.
+#[derive(Serialize)]
+struct Verified<'a> {
+    verdict: &'static str,
+    version: &'static str,
+    target: &'a str,
+    draft: &'a str,
+    num_draft_tokens: usize,
+    device: &'a str,
+    isa: &'static str,
+    sampling: String,
+    /// Of each text.
+    tokens: usize,
+    vocabulary: Vocabulary,
+    #[serde(flatten)]
+    report: &'a Report,
+}
+
+/// The settings that shape the distribution, in words.
+fn sampling(params: &SamplingParams) -> String {
+    let default = SamplingParams::greedy();
+    let mut words = vec![format!("temperature {}", params.temperature)];
+    let mut add = |name: &str, value: f64, off: f64| {
+        if value != off {
+            words.push(format!("{name} {value}"));
+        }
+    };
+    add("top-k", params.top_k as f64, default.top_k as f64);
+    add("top-p", f64::from(params.top_p), f64::from(default.top_p));
+    add("min-p", f64::from(params.min_p), f64::from(default.min_p));
+    add("typical-p", f64::from(params.typical_p), f64::from(default.typical_p));
+    words.push(format!("seed {}", params.seed.unwrap_or(FIRST_SEED)));
+    words.join(", ")
+}
+
+/// The parameters with their phrases as tokens.
+fn spelled(engine: &Engine, params: SamplingParams) -> Result<SamplingParams> {
+    Ok(engine.session(params)?.params().clone())
+}
+
+/// The first `num` prompts, spread over the categories.
+fn encoded(engine: &Engine, prompts: &[prompts::BenchPrompt], num: usize) -> Result<Vec<ProofPrompt>> {
+    let session = engine.session(SamplingParams::greedy())?;
+    let mut by_turn: Vec<(usize, &prompts::BenchPrompt)> = Vec::new();
+    for prompt in prompts {
+        let turn = by_turn.iter().filter(|(_, other)| other.category == prompt.category).count();
+        by_turn.push((turn, prompt));
+    }
+    by_turn.sort_by_key(|&(turn, _)| turn);
+    let chosen = by_turn.into_iter().take(num).map(|(_, prompt)| prompt);
+    chosen
+        .map(|prompt| Ok(ProofPrompt { name: prompt.id.clone(), ids: session.encode(&prompt.prompt())? }))
+        .collect()
+}
+
+fn write(file: &Path, text: &str) -> Result<()> {
+    std::fs::write(file, text).with_context(|| file.display().to_string())
+}
+
+/// A bar on a terminal, a line a stage elsewhere.
+#[derive(Default)]
+struct Bar(RefCell<Option<ProgressBar>>);
+
+impl Bar {
+    fn clear(&self) {
+        if let Some(bar) = self.0.take() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl Watch for Bar {
+    fn stage(&self, what: &str, total: u64) {
+        self.clear();
+        if !std::io::stderr().is_terminal() {
+            note(format_args!("{what} ..."));
+            return;
+        }
+        let style = ProgressStyle::with_template("{msg} {bar:24} {pos}/{len} eta {eta}");
+        let style = style.expect("the template above is well-formed").progress_chars("━╸─");
+        self.0.replace(Some(ProgressBar::new(total).with_style(style).with_message(what.to_owned())));
+    }
+
+    fn advance(&self, steps: u64) {
+        if let Some(bar) = &*self.0.borrow() {
+            bar.inc(steps);
+        }
+    }
+}

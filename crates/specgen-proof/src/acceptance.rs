@@ -1,0 +1,232 @@
+//! Accepted tokens against the number that must follow from the `p` and `q` of each round.
+//!
+//! Given a draft, its `q` and the rows of `p`, a rule leaves only its own random decisions open, and the probability of
+//! each number of accepted tokens can be worked out. Over many rounds the accepted tokens must be those expected, or
+//! the rule was not given what it was said to be given: the `p` of another position, noise that is not fresh.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use specgen::{
+    Engine, Result, SamplingParams, Verification,
+    distribution::Distribution,
+    draft::Draft,
+    sampling::{History, Sampler},
+    verify::{Chooser, Picker, block, rejection},
+};
+
+use crate::{
+    ProofPrompt, Watch,
+    enumeration::{EnumChooser, enumerate},
+    recorder::{RecordedDrafter, RecordedTarget},
+    statistics::two_sided,
+};
+
+/// A rule on sampled texts.
+#[derive(Clone, Debug, Serialize)]
+pub struct Acceptance {
+    /// The rule's name.
+    pub rule: &'static str,
+    /// Rounds with a draft.
+    pub rounds: usize,
+    /// Drafted tokens.
+    pub drafted: usize,
+    /// How many of them stood.
+    pub accepted: usize,
+    /// How many had to, in expectation.
+    pub predicted: f64,
+    /// The same by position in the draft.
+    pub by_position: Vec<Position>,
+    /// How likely a difference as large is by chance.
+    pub p_value: f64,
+}
+
+/// A position in the draft.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Position {
+    /// Rounds whose draft has it.
+    pub drafted: usize,
+    /// Rounds in which it stood.
+    pub accepted: usize,
+    /// How many had to, in expectation.
+    pub predicted: f64,
+}
+
+/// A place in a text where a round began, worth a look by [`crate::outcomes`].
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) prompt: String,
+    /// Prompt and output up to it.
+    pub(crate) tokens: Vec<u32>,
+    /// Entropy of the next token in nats.
+    pub(crate) entropy: f64,
+}
+
+/// Runs texts of `tokens` tokens under `rule`; gives what was accepted, and the most open place of each text that had a
+/// draft.
+pub(crate) fn check(
+    engine: &Engine,
+    params: &SamplingParams,
+    prompts: &[ProofPrompt],
+    tokens: usize,
+    watch: &dyn Watch,
+) -> Result<(Acceptance, Vec<Place>)> {
+    let rule = params.verification();
+    let mut acceptance = Acceptance {
+        rule: rule.name(),
+        rounds: 0,
+        drafted: 0,
+        accepted: 0,
+        predicted: 0.0,
+        by_position: Vec::new(),
+        p_value: 1.0,
+    };
+    watch.stage(&format!("{rule}, sampled texts"), prompts.len() as u64);
+    let (mut variance, mut places) = (0.0, Vec::new());
+    for prompt in prompts {
+        let mut open: Option<Place> = None;
+        run(engine, params, prompt, tokens, |round| {
+            if round.draft.is_empty() {
+                return;
+            }
+            let entropy = entropy(&round.p[0]);
+            if open.as_ref().is_none_or(|open| entropy > open.entropy) {
+                let (prompt, tokens) = (prompt.name.clone(), round.before.to_vec());
+                open = Some(Place { prompt, tokens, entropy });
+            }
+            if rule != Verification::Coupled {
+                variance += acceptance.add(round, &forecast(rule, round.draft, round.p));
+            }
+        })?;
+        places.extend(open);
+        watch.advance(1);
+    }
+    if variance > 0.0 {
+        acceptance.p_value = two_sided((acceptance.accepted as f64 - acceptance.predicted) / variance.sqrt());
+    }
+    Ok((acceptance, places))
+}
+
+impl Acceptance {
+    /// Takes in a round with the probability of each number of accepted tokens; returns the variance of that number.
+    fn add(&mut self, round: &Round<'_>, forecast: &[f64]) -> f64 {
+        let mean: f64 = forecast.iter().zip(0..).map(|(p, n)| p * f64::from(n)).sum();
+        let square: f64 = forecast.iter().zip(0..).map(|(p, n)| p * f64::from(n * n)).sum();
+        self.rounds += 1;
+        self.drafted += round.draft.len();
+        self.accepted += round.num_accepted;
+        self.predicted += mean;
+        if self.by_position.len() < round.draft.len() {
+            self.by_position.resize(round.draft.len(), Position::default());
+        }
+        for (i, position) in self.by_position.iter_mut().enumerate().take(round.draft.len()) {
+            position.drafted += 1;
+            position.accepted += usize::from(round.num_accepted > i);
+            position.predicted += forecast[i + 1..].iter().sum::<f64>();
+        }
+        (square - mean * mean).max(0.0)
+    }
+}
+
+/// A round as it went.
+struct Round<'a> {
+    /// The text it began after.
+    before: &'a [u32],
+    draft: &'a Draft,
+    /// The target's distribution after each prefix of the draft.
+    p: &'a [Distribution],
+    num_accepted: usize,
+}
+
+/// Runs one text to `tokens` tokens and shows each round to `see`.
+fn run(
+    engine: &Engine,
+    params: &SamplingParams,
+    prompt: &ProofPrompt,
+    tokens: usize,
+    mut see: impl FnMut(&Round<'_>),
+) -> Result<()> {
+    let target = Arc::new(RecordedTarget::new(engine.target().clone()));
+    let drafter = Arc::new(RecordedDrafter::new(engine.drafter().clone()));
+    let engine = engine.with_target(target.clone()).with_drafter(drafter.clone(), engine.num_draft_tokens());
+    let sampler = Sampler::new(params, engine.vocab_size())?;
+    let mut history = History::new(&prompt.ids);
+    let request = specgen::Request {
+        prompt: &prompt.ids,
+        params,
+        max_tokens: tokens,
+        stops: &[],
+        // An end would hide how many of its round's tokens stood.
+        ignore_eos: true,
+    };
+    let mut sequence = engine.start(&request, &mut None)?;
+    let mut rounds = engine.rounds();
+    while rounds.prefill(&mut sequence)? {}
+    while sequence.finish_reason().is_none() {
+        let before = sequence.tokens().len();
+        rounds.step(&mut [&mut sequence])?.into_iter().collect::<Result<()>>()?;
+        let (draft, logits) = (drafter.take(), target.take());
+
+        let mut p = Vec::with_capacity(logits.len());
+        for (i, row) in logits.iter().enumerate() {
+            p.push(sampler.distribution(row, &history)?);
+            if let Some(&id) = draft.tokens.get(i) {
+                sampler.push(&mut history, id, row);
+            }
+        }
+        history.truncate_output(before - prompt.ids.len());
+        let (before, new) = sequence.tokens().split_at(before);
+        see(&Round { before, draft: &draft, p: &p, num_accepted: new.len() - 1 });
+        for (&id, row) in new.iter().zip(&logits) {
+            sampler.push(&mut history, id, row);
+        }
+    }
+    Ok(())
+}
+
+fn entropy(p: &Distribution) -> f64 {
+    p.support().map(|(_, ln_p)| -f64::from(ln_p).exp() * f64::from(ln_p)).sum()
+}
+
+/// The probability of each number of accepted tokens, from 0 to all, over the decisions of `rule`.
+fn forecast(rule: Verification, draft: &Draft, p: &[Distribution]) -> Vec<f64> {
+    let law = enumerate(|chooser| {
+        let mut judge = Judge { chooser, draft };
+        let row = |i: usize| Ok(p[i].clone());
+        let verdict = match rule {
+            Verification::Block => block(draft, row, &mut judge),
+            _ => rejection(draft, row, &mut judge),
+        };
+        verdict.ok().map(|verdict| verdict.num_accepted)
+    });
+    (0..=draft.len()).map(|n| law.get(&Some(n)).copied().unwrap_or(0.0)).collect()
+}
+
+/// Takes both ways of what decides over a drafted token, and any way of what does not.
+struct Judge<'a> {
+    chooser: &'a mut EnumChooser,
+    draft: &'a Draft,
+}
+
+impl Chooser for Judge<'_> {
+    fn accept(&mut self, index: usize, ln_ratio: f64) -> bool {
+        self.chooser.accept(index, ln_ratio)
+    }
+}
+
+impl Picker for Judge<'_> {
+    fn pick(&mut self, index: usize, weights: impl Iterator<Item = (u32, f64)>) -> Option<u32> {
+        let drafted = self.draft.tokens.get(index).copied();
+        let (mut of_drafted, mut of_others, mut other) = (0.0, 0.0, None);
+        for (id, weight) in weights {
+            if Some(id) == drafted {
+                of_drafted += weight;
+            } else if weight > 0.0 {
+                (of_others, other) = (of_others + weight, Some(id));
+            }
+        }
+        // In any order, but always the same one.
+        let options = [(drafted.unwrap_or_default(), of_drafted), (other.unwrap_or_default(), of_others)];
+        self.chooser.decide(options.into_iter())
+    }
+}
