@@ -37,7 +37,7 @@ fn main() {
                 let q = Rng::new(1).normals(m * num_heads * head_dim);
                 let mut out = vec![0.0; q.len()];
                 let rows: Vec<_> =
-                    (0..m).map(|i| RowKeys { prefix: 0..context + 1 + i, tail: &[] }).collect();
+                    (0..m).map(|i| RowKeys { prefix: 0..context + 1 + i, tail: Vec::new() }).collect();
                 print!("{name:18} {context:5} tokens, m = {m:2}:");
                 let mut times = KvType::ALL.map(|_| Vec::new());
                 for _ in 0..9 {

@@ -51,10 +51,9 @@ fn main() {
             .map(|_| {
                 let (start, cpu) = (Instant::now(), cpu_seconds());
                 for parts in &layers {
-                    let views: Vec<_> = parts.iter().map(Weights::Packed).collect();
                     let (cols, width) = (parts[0].cols(), parts.iter().map(Packed::rows).sum::<usize>());
                     let mut x = Activations::new(&x[..m * cols], m, cols);
-                    matmul(&team, &views, &mut x, &mut out[..m * width]);
+                    matmul(&team, parts.iter().map(Weights::Packed), &mut x, &mut out[..m * width]);
                 }
                 busy = busy.min(cpu_seconds() - cpu);
                 start.elapsed().as_secs_f64()
@@ -63,7 +62,7 @@ fn main() {
         times.sort_by(f64::total_cmp);
         let read = plain_read(&team, &layers);
         println!(
-            "m = {m:4}: best {:7.1} ms, median {:7.1} ms, {:6.1} rows/s; {:.1} ms of CPU; a plain read {:.1} ms",
+            "m = {m:4}: best {:7.1} ms, median {:7.1} ms, {:6.1} rows/s; {:.1} ms of CPU; a plain read {:.1}",
             times[0] * 1e3,
             times[times.len() / 2] * 1e3,
             m as f64 / times[0],
@@ -107,7 +106,6 @@ fn hot() {
         print!("{format:?}, ns a 16 x 256 block:");
         let (rows, cols) = (64, 1536);
         let packed = part(&Arena::new(), &team, format, rows, cols);
-        let weights = [Weights::Packed(&packed)];
         for m in [1, 2, 4, 8, 16, 128] {
             let x = Rng::new(1).normals(m * cols);
             let mut x = Activations::new(&x, m, cols);
@@ -116,7 +114,7 @@ fn hot() {
             let bursts = (0..400).map(|_| {
                 let start = Instant::now();
                 for _ in 0..times {
-                    matmul(&team, &weights, &mut x, &mut out);
+                    matmul(&team, [Weights::Packed(&packed)], &mut x, &mut out);
                 }
                 start.elapsed().as_secs_f64()
             });
@@ -133,7 +131,7 @@ fn hot() {
     for m in [1, 4, 16] {
         let q = Rng::new(1).normals(m * 12 * 128);
         let mut out = vec![0.0; q.len()];
-        let rows = vec![RowKeys { prefix: 0..1024, tail: &[] }; m];
+        let rows = vec![RowKeys { prefix: 0..1024, tail: Vec::new() }; m];
         let bursts = (0..100).map(|_| {
             let start = Instant::now();
             attention(&team, &shape, &q, &kv, &rows, &mut out);

@@ -7,7 +7,6 @@
 #![allow(unsafe_code)]
 
 use std::cell::RefCell;
-use std::sync::{Mutex, PoisonError};
 
 use crate::Team;
 #[cfg(test)]
@@ -28,7 +27,7 @@ pub struct Activations<'a> {
 /// Q6_K's offset: what is taken from a product with its unsigned integers is kept ready.
 pub(crate) const LESS: i32 = 32;
 
-/// 64 bytes that lie in one line of the cache: a register of the matrix unit is read from 16 lines, not from 32.
+/// 64 bytes that lie in one line of the cache: a register of the matrix unit is read from 16 lines, not 32.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 struct Line(#[cfg_attr(not(test), expect(dead_code, reason = "read through pointers"))] [i8; LINE]);
@@ -134,9 +133,6 @@ impl Quantized {
             return new;
         }
         let blocks = x.len() / rows / block_len;
-        // A split pays from about this size.
-        let shares = if x.len() < 32_768 { 1 } else { team.threads() };
-        let mut parts = Vec::with_capacity(shares);
         let mut rest = Part {
             first: 0,
             q: Line::bytes(&mut new.lines, x.len()),
@@ -147,19 +143,18 @@ impl Quantized {
             total: &mut new.total,
             d_sum: &mut new.d_sum,
         };
-        for share in 0..shares {
-            let count = blocks * (share + 1) / shares - blocks * share / shares;
-            parts.push(Mutex::new(rest.split(count, rows, block_len)));
-        }
-        if let [part] = &mut parts[..] {
-            part.get_mut().unwrap_or_else(PoisonError::into_inner).quantize(level, x, rows, block_len);
+        /// Elements from which on a split pays.
+        const SMALL: usize = if cfg!(miri) { 64 } else { 32_768 };
+        if x.len() < SMALL {
+            rest.quantize(level, x, rows, block_len);
         } else {
-            team.run(|worker, _| {
-                let mut part = parts[worker].lock().unwrap_or_else(PoisonError::into_inner);
-                part.quantize(level, x, rows, block_len);
-            });
+            team.share(
+                blocks,
+                rest,
+                |rest, share| rest.split(share.len(), rows, block_len),
+                |mut part| part.quantize(level, x, rows, block_len),
+            );
         }
-        drop(parts);
         new
     }
 
@@ -184,8 +179,8 @@ impl Quantized {
         QuantizedBlock { q, len: block_len, d: self.d[i], sums: &self.sums[i * sums..(i + 1) * sums] }
     }
 
-    /// The integers, `[cols / block_len, block_len / line, rows, line]`: what the rows of a register of the matrix unit
-    /// hold lies side by side.
+    /// The integers, `[cols / block_len, block_len / line, rows, line]`: what the rows of a register of the
+    /// matrix unit hold lies side by side.
     pub(crate) fn q(&self) -> *const i8 {
         self.lines.as_ptr().cast()
     }

@@ -17,8 +17,8 @@ pub(crate) trait Element: Plain + Default + 'static {
     unsafe fn load<S: Isa>(from: *const u8) -> S::F;
     /// One.
     fn widen(self) -> f32;
-    /// The nearest of each, ties to even. Of a type of 16 bits, what has none that is finite becomes NaN: a large number made
-    /// infinite would go on to weigh nothing, or everything, and nobody would hear of it.
+    /// The nearest of each, ties to even. Of a type of 16 bits, what has none that is finite becomes NaN: a
+    /// large number made infinite would go on to weigh nothing, or everything, and nobody would hear of it.
     fn round(from: &[f32], to: &mut [Self]);
     /// The elements themselves, where they are f32.
     fn as_f32(_elements: &[Self]) -> Option<&[f32]> {

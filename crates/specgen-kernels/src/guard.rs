@@ -151,7 +151,7 @@ fn product(level: Level, team: &Team, side: Side, part: &MatrixRef<'_>, x: &[f32
         let weights = packed.as_ref().map_or(Weights::Dense(part), Weights::Packed);
         let x = copy(x);
         let mut out = vec![f32::NAN; m * part.rows()];
-        matmul_at(level, team, &[weights], &mut Activations::new(&x, m, part.cols()), &mut out);
+        matmul_at(level, team, [weights], &mut Activations::new(&x, m, part.cols()), &mut out);
         out
     })
 }
@@ -201,10 +201,10 @@ fn attention_touches_only_what_is_its_own() {
         for m in [1, 5, 9] {
             let rows: Vec<_> = (0..m)
                 .map(|r| match r % 4 {
-                    0 => RowKeys { prefix: r..slots, tail: &[] },
-                    1 => RowKeys { prefix: 448..460 + r, tail: &tail },
-                    2 => RowKeys { prefix: 0..0, tail: &tail[..r % 8 + 1] },
-                    _ => RowKeys { prefix: 500..511, tail: &[511] },
+                    0 => RowKeys { prefix: r..slots, tail: vec![] },
+                    1 => RowKeys { prefix: 448..460 + r, tail: tail.to_vec() },
+                    2 => RowKeys { prefix: 0..0, tail: tail[..r % 8 + 1].to_vec() },
+                    _ => RowKeys { prefix: 500..511, tail: vec![511] },
                 })
                 .collect();
             let q = rng.normals(m * num_heads * head_dim);

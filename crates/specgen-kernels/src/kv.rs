@@ -15,8 +15,9 @@ pub(crate) const BLOCK: usize = 64;
 /// Slots of a chunk, by which a store grows.
 const CHUNK: usize = 256;
 
-/// How keys and values are kept. They are rounded once, to the nearest (ties to even), when they are written;
-/// attention computes in f32 with what is kept, so that a row's numbers still depend on nothing but its inputs.
+/// How keys and values are kept. They are rounded once, to the nearest (ties to even), when they are
+/// written; attention computes in f32 with what is kept, so that a row's numbers still depend on nothing but
+/// its inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KvType {
     /// As computed.

@@ -34,8 +34,8 @@ trait Fold: Layout {
     unsafe fn scales(scale: __m512i) -> Scales;
 }
 
-/// What lines are multiplied by. Unsigned: scales for high parts and for low ones, as halves. Signed: bytes for weights at
-/// even places and for those at odd ones.
+/// What lines are multiplied by. Unsigned: scales for high parts and for low ones, as halves. Signed: bytes
+/// for weights at even places and for those at odd ones.
 struct Scales([__m512i; 2]);
 
 /// Both halves of each lane become its low one.
@@ -84,11 +84,12 @@ impl Fold for Q2_K {
     }
 }
 
-/// Signed scales of up to 8 bits, weights with an offset: `(w - offset) * scale` in 16 bits, cut in the middle.
+/// Signed scales of up to 8 bits, weights with an offset: `(w - offset) * scale` in 16 bits, cut in the
+/// middle.
 ///
-/// A pair of bytes `(w, offset)` is multiplied by `(scale, -scale)`, in the order in which the weight lies: no shift, no
-/// mask. What -128 has no opposite in bytes for is mended by `!scale = -scale - 1`, which takes another `offset` from
-/// each weight; `join` gives it back.
+/// A pair of bytes `(w, offset)` is multiplied by `(scale, -scale)`, in the order in which the weight lies:
+/// no shift, no mask. That -128 has no opposite in a byte is mended by `!scale = -scale - 1`, which takes
+/// another `offset` from each weight; `join` gives it back.
 macro_rules! fold_signed {
     ($layout:ty) => {
         impl Fold for $layout {
@@ -180,7 +181,7 @@ unsafe fn run<L: Fold>(job: &Job<'_>, tiles: Range<usize>) {
                 let is_last = tile + 1 == tiles.end && b + 1 == blocks;
                 let mut beside = (!is_last).then_some(&coming);
                 for group in groups.clone().step_by(2) {
-                    // While the unit multiplies, the vectors unpack its next block and finish the sums before.
+                    // While the unit multiplies, the vectors unpack its next block and finish the sums.
                     let step =
                         Step { tile, block: at(tile, b), b, blocks, group, is_pair: group + 1 < groups.end };
                     if step.is_pair {
@@ -239,7 +240,8 @@ unsafe fn product<L: Fold, const G: usize>(
     }
     for quarter in 0..4 {
         let (high, low) = (&weights.high[quarter], &weights.low[quarter]);
-        asm!("tileloadd tmm4, [{} + {}]", in(reg) x[0].q.add(quarter * x[0].line_stride), in(reg) LINE, options(nostack, readonly));
+        let x = |group: usize| x[group].q.add(quarter * x[group].line_stride);
+        asm!("tileloadd tmm4, [{} + {}]", in(reg) x(0), in(reg) LINE, options(nostack, readonly));
         asm!("tileloadd tmm7, [{} + {}]", in(reg) low, in(reg) LINE, options(nostack, readonly));
         dot::<L, 1>();
         if L::HIGH {
@@ -247,7 +249,7 @@ unsafe fn product<L: Fold, const G: usize>(
             dot::<L, 0>();
         }
         if G == 2 {
-            asm!("tileloadd tmm5, [{} + {}]", in(reg) x[1].q.add(quarter * x[1].line_stride), in(reg) LINE, options(nostack, readonly));
+            asm!("tileloadd tmm5, [{} + {}]", in(reg) x(1), in(reg) LINE, options(nostack, readonly));
             dot::<L, 3>();
             if L::HIGH {
                 dot::<L, 2>();

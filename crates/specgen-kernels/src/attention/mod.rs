@@ -37,14 +37,14 @@ pub struct AttentionShape {
 
 /// What one query row sees, ordered by position.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RowKeys<'a> {
+pub struct RowKeys {
     /// Cache slots that lie at the positions of their own number.
     pub prefix: Range<usize>,
     /// The slots at positions `prefix.end`, `prefix.end + 1`, and so on.
-    pub tail: &'a [u32],
+    pub tail: Vec<u32>,
 }
 
-impl RowKeys<'_> {
+impl RowKeys {
     /// One past the last position.
     fn end(&self) -> usize {
         self.prefix.end + self.tail.len()
@@ -80,7 +80,7 @@ pub fn attention(
     shape: &AttentionShape,
     q: &[f32],
     kv: &KvStore,
-    rows: &[RowKeys<'_>],
+    rows: &[RowKeys],
     out: &mut [f32],
 ) {
     attention_at(Level::get(), team, shape, q, kv, rows, out);
@@ -93,7 +93,7 @@ pub(crate) fn attention_at(
     shape: &AttentionShape,
     q: &[f32],
     kv: &KvStore,
-    rows: &[RowKeys<'_>],
+    rows: &[RowKeys],
     out: &mut [f32],
 ) {
     let m = rows.len();
@@ -129,7 +129,7 @@ struct Call<'a, E> {
     shape: &'a AttentionShape,
     q: &'a [f32],
     kv: &'a Store<E>,
-    rows: &'a [RowKeys<'a>],
+    rows: &'a [RowKeys],
     out: Cells,
 }
 
@@ -237,20 +237,22 @@ impl<E: Element> Call<'_, E> {
             });
             let partial = &partial[..];
             team.run(|worker, workers| {
-                let mut state = vec![0.0; head_dim];
-                let items = m * heads;
-                for item in items * worker / workers..items * (worker + 1) / workers {
-                    let keys = &self.rows[item / heads];
-                    let mut sum = (f32::NEG_INFINITY, 0.0);
-                    for b in keys.blocks() {
-                        let cell = &partial[(item * blocks + b - range.start) * width..][..width];
-                        let part =
-                            Part { max: cell[head_dim], sum: cell[head_dim + 1], acc: &cell[..head_dim] };
-                        join(self.level, &mut sum, &mut state, &part, b == keys.blocks().start);
+                Scratch::with(self.shape, |Scratch { states, .. }| {
+                    let state = &mut states[..head_dim];
+                    let items = m * heads;
+                    for item in items * worker / workers..items * (worker + 1) / workers {
+                        let keys = &self.rows[item / heads];
+                        let mut sum = (f32::NEG_INFINITY, 0.0);
+                        for b in keys.blocks() {
+                            let cell = &partial[(item * blocks + b - range.start) * width..][..width];
+                            let part =
+                                Part { max: cell[head_dim], sum: cell[head_dim + 1], acc: &cell[..head_dim] };
+                            join(self.level, &mut sum, state, &part, b == keys.blocks().start);
+                        }
+                        // SAFETY: the cell exists, and this item alone has this row and head.
+                        finish(sum.1, state, unsafe { self.out.get(item) });
                     }
-                    // SAFETY: the cell exists, and this item alone has this row and head.
-                    finish(sum.1, &state, unsafe { self.out.get(item) });
-                }
+                });
             });
         });
     }

@@ -58,14 +58,14 @@ impl Case {
         Self { kind: KvType::F32, q: self.q.clone(), k, v, ..*self }
     }
 
-    fn run(&self, level: Level, threads: usize, rows: &[RowKeys<'_>]) -> Vec<u32> {
+    fn run(&self, level: Level, threads: usize, rows: &[RowKeys]) -> Vec<u32> {
         let mut out = vec![f32::NAN; self.q.len()];
         attention_at(level, &Team::new(threads), &self.shape, &self.q, &self.kv(), rows, &mut out);
         out.iter().map(|x| x.to_bits()).collect()
     }
 
     /// Softmax by the book, in f64.
-    fn naive(&self, rows: &[RowKeys<'_>]) -> Vec<f64> {
+    fn naive(&self, rows: &[RowKeys]) -> Vec<f64> {
         let AttentionShape { num_heads, num_kv_heads, head_dim, scale, softcap } = self.shape;
         let mut out = vec![0.0; self.q.len()];
         for (r, keys) in rows.iter().enumerate() {
@@ -101,8 +101,10 @@ impl Case {
 }
 
 /// Rows `from..from + m` of a chain, each seeing itself and at most `window` positions.
-fn chain(from: usize, m: usize, window: usize) -> Vec<RowKeys<'static>> {
-    (from + 1..=from + m).map(|end| RowKeys { prefix: end.saturating_sub(window)..end, tail: &[] }).collect()
+fn chain(from: usize, m: usize, window: usize) -> Vec<RowKeys> {
+    (from + 1..=from + m)
+        .map(|end| RowKeys { prefix: end.saturating_sub(window)..end, tail: vec![] })
+        .collect()
 }
 
 fn kind() -> impl Strategy<Value = KvType> {
@@ -115,7 +117,8 @@ proptest! {
     #[cfg_attr(miri, ignore = "slow")]
     fn equals_the_textbook_and_itself(
         from in 0usize..400, m in 1usize..=19, window in prop_oneof![1usize..150, Just(1000)],
-        kv_heads in 1usize..=2, group in 1usize..=6, head_dim in prop_oneof![Just(8), Just(24), Just(64), Just(80), Just(128)],
+        kv_heads in 1usize..=2, group in 1usize..=6,
+        head_dim in prop_oneof![Just(8), Just(24), Just(64), Just(80), Just(128)],
         threads in 1usize..=4, kind in kind(), seed: u64,
     ) {
         let mut rng = Rng::new(seed);
@@ -134,8 +137,9 @@ proptest! {
         // Each row alone, from the other end.
         let width = case.shape.num_heads * head_dim;
         for r in (0..m).rev() {
-            let one = Case { q: case.q[r * width..(r + 1) * width].to_vec(), k: case.k.clone(), v: case.v.clone(), ..case };
-            prop_assert_eq!(&one.run(Level::get(), threads, &rows[r..r + 1])[..], &got[r * width..(r + 1) * width]);
+            let row = r * width..(r + 1) * width;
+            let one = Case { q: case.q[row.clone()].to_vec(), k: case.k.clone(), v: case.v.clone(), ..case };
+            prop_assert_eq!(&one.run(Level::get(), threads, &rows[r..r + 1])[..], &got[row]);
         }
     }
 
@@ -148,7 +152,7 @@ proptest! {
         let mut rng = Rng::new(seed);
         let (slots, start) = (prefix + 2 * tail, start.min(prefix));
         let mut case = case(&mut rng, 1, slots, 1, group, head_dim).kept(kind);
-        let chain = case.run(Level::get(), 2, &[RowKeys { prefix: start..prefix + tail, tail: &[] }]);
+        let chain = case.run(Level::get(), 2, &[RowKeys { prefix: start..prefix + tail, tail: vec![] }]);
         // The same keys at the same positions, in other slots; what they leave is made useless.
         let places: Vec<u32> = (0..tail).map(|i| (slots - 1 - i) as u32).collect();
         for cache in [&mut case.k, &mut case.v] {
@@ -160,7 +164,7 @@ proptest! {
             }
         }
         for level in Level::available() {
-            let tree = case.run(level, 2, &[RowKeys { prefix: start..prefix, tail: &places }]);
+            let tree = case.run(level, 2, &[RowKeys { prefix: start..prefix, tail: places.clone() }]);
             prop_assert_eq!(&chain, &tree, "{:?}", level);
         }
     }
@@ -189,10 +193,13 @@ fn long_contexts_take_the_same_bits_on_both_schedules() {
 
 #[test]
 fn workers_share_rows_and_heads_of_one_block() {
+    // In Miri, more rows than go through a block together for one of the types only.
+    let few = |kind| cfg!(miri) && kind != KvType::F16;
     for kind in KvType::ALL {
-        let case = case(&mut Rng::new(2), 9, 40, 2, 2, 20).kept(kind);
-        let mut rows = chain(20, 9, 30);
-        rows[4].tail = &[39, 15, 32];
+        let (m, group) = if few(kind) { (2, 1) } else { (9, 2) };
+        let case = case(&mut Rng::new(2), m, 40, 2, group, 20).kept(kind);
+        let mut rows = chain(20, m, 30);
+        rows[m / 2].tail = vec![39, 15, 32];
         let one = case.run(Level::Portable, 1, &rows);
         for (got, want) in one.iter().zip(case.rounded().naive(&rows)) {
             assert!((f64::from(f32::from_bits(*got)) - want).abs() < 2e-5, "{got} for {want}");
@@ -206,18 +213,19 @@ fn workers_share_rows_and_heads_of_one_block() {
 /// A key or value beyond f16 is heard of by those who see it, and by nobody else.
 #[test]
 fn what_f16_cannot_hold_becomes_nan_where_it_is_seen() {
-    for (keys, at) in [(true, 7), (false, 7), (true, 66), (false, 66)] {
-        let mut case = case(&mut Rng::new(3), 3, 70, 2, 2, 16).kept(KvType::F16);
+    let (head_dim, cases) = if cfg!(miri) { (4, 1..3) } else { (16, 0..4) };
+    for (keys, at) in [(true, 7), (false, 7), (true, 66), (false, 66)][cases].iter().copied() {
+        let mut case = case(&mut Rng::new(3), 3, 70, 2, 2, head_dim).kept(KvType::F16);
         let rows = [
-            RowKeys { prefix: 0..at, tail: &[] },
-            RowKeys { prefix: 0..at + 1, tail: &[] },
-            RowKeys { prefix: 0..3, tail: &[at as u32, 5] },
+            RowKeys { prefix: 0..at, tail: vec![] },
+            RowKeys { prefix: 0..at + 1, tail: vec![] },
+            RowKeys { prefix: 0..3, tail: vec![at as u32, 5] },
         ];
         let clean = case.run(Level::get(), 2, &rows);
         let cache = if keys { &mut case.k } else { &mut case.v };
-        cache[at * 32 + 3] = 7e4; // of the first key head
+        cache[at * 2 * head_dim + 3] = 7e4; // of the first key head
         let out = case.run(Level::get(), 2, &rows);
-        let (row, head) = (4 * 16, 16);
+        let (row, head) = (4 * head_dim, head_dim);
         assert_eq!(out[..row], clean[..row], "the row before does not see it");
         for seen in [row, 2 * row] {
             let is_nan = |x: usize| f32::from_bits(out[x]).is_nan();
@@ -231,9 +239,9 @@ fn what_f16_cannot_hold_becomes_nan_where_it_is_seen() {
 fn a_row_that_sees_nothing_gets_zeros_and_a_bad_number_stays_in_its_row() {
     let mut case = case(&mut Rng::new(1), 3, 70, 1, 2, 16);
     let rows = [
-        RowKeys { prefix: 0..70, tail: &[] },
-        RowKeys { prefix: 5..5, tail: &[] },
-        RowKeys { prefix: 0..0, tail: &[3, 9] },
+        RowKeys { prefix: 0..70, tail: vec![] },
+        RowKeys { prefix: 5..5, tail: vec![] },
+        RowKeys { prefix: 0..0, tail: vec![3, 9] },
     ];
     let clean = case.run(Level::get(), 2, &rows);
     assert!(clean[32..64].iter().all(|&x| x == 0));

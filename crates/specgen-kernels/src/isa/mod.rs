@@ -142,7 +142,11 @@ impl Level {
 /// variables its arguments are named after, under the instruction set of `level`: `S` is bound to it, and its
 /// features are on.
 macro_rules! dispatch {
-    ($level:expr, |$s:ident $(, $generic:ident: $bound:path)?| fn($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block) => {{
+    (
+        $level:expr,
+        |$s:ident $(, $generic:ident: $bound:path)?|
+        fn($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block
+    ) => {{
         #[inline(always)]
         unsafe fn generic<$s: $crate::isa::Isa $(, $generic: $bound)?>($($arg: $ty),*) $(-> $ret)? $body
 
@@ -176,13 +180,17 @@ macro_rules! dispatch {
 
         match $level {
             // SAFETY: no instruction beyond the compiled ones.
-            $crate::isa::Level::Portable => unsafe { generic::<$crate::isa::Portable $(, $generic)?>($($arg),*) },
+            $crate::isa::Level::Portable => unsafe {
+                generic::<$crate::isa::Portable $(, $generic)?>($($arg),*)
+            },
             // SAFETY: a level is only made where the CPU has its features.
             #[cfg(target_arch = "x86_64")]
             $crate::isa::Level::Avx2 => unsafe { avx2$(::<$generic>)?($($arg),*) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            $crate::isa::Level::Avx512 | $crate::isa::Level::Amx => unsafe { avx512$(::<$generic>)?($($arg),*) },
+            $crate::isa::Level::Avx512 | $crate::isa::Level::Amx => unsafe {
+                avx512$(::<$generic>)?($($arg),*)
+            },
             // SAFETY: as above.
             #[cfg(target_arch = "aarch64")]
             $crate::isa::Level::Neon => unsafe { neon$(::<$generic>)?($($arg),*) },

@@ -59,7 +59,7 @@ fn results(level: Level, bytes: &[u8], out: &mut Vec<u32>) {
 /// All halves that are numbers or infinite, as f16 and as bf16.
 fn halves(level: Level, out: &mut Vec<u32>) {
     let is_number = |h: u16| h & 0x7c00 != 0x7c00 || h & 0x3ff == 0;
-    let step = if cfg!(miri) { 211 } else { 1 };
+    let step = if cfg!(miri) { 2003 } else { 1 };
     let f16: Vec<u8> =
         (0..=u16::MAX).step_by(step).filter(|&h| is_number(h)).flat_map(u16::to_le_bytes).collect();
     let bf16: Vec<u8> =
@@ -81,10 +81,10 @@ fn halves(level: Level, out: &mut Vec<u32>) {
 #[test]
 fn all_kinds_give_the_same_bits() {
     let mut rng = Rng::new(1);
-    let len = if cfg!(miri) { 64 } else { 1 << 14 };
+    let (len, of_ends) = if cfg!(miri) { (16, 16) } else { (1 << 14, 64) };
     let mut bytes: Vec<u8> = (0..len).map(|_| (rng.next() >> 32) as u8).collect();
     for ends in [[0u8; 64], [0xff; 64], [0x80; 64], [0x7f; 64]] {
-        bytes.extend(ends);
+        bytes.extend(&ends[..of_ends]);
     }
     bytes.extend([0; SLACK]);
     let run = |level| {

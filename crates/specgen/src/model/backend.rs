@@ -2,16 +2,16 @@
 
 use std::{ops::Range, time::Duration};
 
-use specgen_kernels::{AttentionShape, KvType};
+use specgen_kernels::{AttentionShape, KvType, RowKeys};
 
-use super::{batch::Tree, config::Activation, rope::Angles};
+use super::{batch::Tree, config::Activation, rope::Rope};
 use crate::{cache::Storage, error::Result, weights};
 
 /// A device's tensors and operations. Activations are f32 `[rows, cols]`; a row never depends on its
 /// neighbours.
 pub(crate) trait Backend: Send + Sync + 'static {
     /// Activations `[rows, cols]`.
-    type Tensor;
+    type Tensor: Send;
     /// A weight `[out, in]`, possibly several stacked, with their bias.
     type Linear: Send + Sync;
     /// An embedding table `[vocab_size, hidden_size]` whose rows are dequantised on use.
@@ -20,10 +20,8 @@ pub(crate) trait Backend: Send + Sync + 'static {
     type Norm: Send + Sync;
     /// One layer's keys and values of one sequence.
     type LayerKv: LayerKv;
-    /// Angles on the device.
-    type Angles;
     /// What each row of a batch may see.
-    type Plan;
+    type Plan: Default + Send;
 
     /// Stacks `parts` (each `[out, in]`) into one weight whose outputs lie side by side.
     fn load_linear(&self, parts: &[weights::Tensor], bias: Option<Vec<f32>>) -> Result<Self::Linear>;
@@ -43,8 +41,15 @@ pub(crate) trait Backend: Send + Sync + 'static {
         Vec::new()
     }
 
-    fn angles(&self, angles: &Angles) -> Result<Self::Angles>;
-    fn plan(&self, spans: &[Span<'_>], window: Option<usize>) -> Result<Self::Plan>;
+    /// Cosines and sines of rows at `positions`.
+    fn angles(&self, rope: &Rope, positions: &[usize]) -> Result<[Self::Tensor; 2]>;
+    /// Makes `plan` that of `spans`, whatever it was.
+    fn plan<'a>(
+        &self,
+        spans: impl Iterator<Item = Span<'a>>,
+        window: Option<usize>,
+        plan: &mut Self::Plan,
+    ) -> Result<()>;
 
     fn embed(&self, table: &Self::Table, tokens: &[u32]) -> Result<Self::Tensor>;
     fn linear(&self, weight: &Self::Linear, x: &Self::Tensor) -> Result<Self::Tensor>;
@@ -58,7 +63,7 @@ pub(crate) trait Backend: Send + Sync + 'static {
     ) -> Result<()>;
     /// RMS norm over groups of as many elements as the weight has: whole rows, or heads.
     fn norm(&self, x: &Self::Tensor, weight: &Self::Norm, eps: f32) -> Result<Self::Tensor>;
-    fn rotate(&self, x: Self::Tensor, angles: &Self::Angles, rope: RopeShape) -> Result<Self::Tensor>;
+    fn rotate(&self, x: Self::Tensor, angles: &[Self::Tensor; 2], rope: RopeShape) -> Result<Self::Tensor>;
     /// `activation(gate) * up` of rows that hold gate, then up.
     fn gate(&self, gate_up: &Self::Tensor, activation: Activation) -> Result<Self::Tensor>;
     fn add(&self, x: Self::Tensor, y: &Self::Tensor) -> Result<Self::Tensor>;
@@ -67,11 +72,11 @@ pub(crate) trait Backend: Send + Sync + 'static {
     fn select_rows(&self, x: &Self::Tensor, rows: &[usize]) -> Result<Self::Tensor>;
     /// Writes each span's keys and values behind what its cache holds, then attends. `caches` are in span
     /// order.
-    fn attend(
+    fn attend<'a>(
         &self,
         shape: &AttentionShape,
         qkv: [&Self::Tensor; 3],
-        caches: &mut [&mut Self::LayerKv],
+        caches: impl Iterator<Item = Result<&'a mut Self::LayerKv>>,
         plan: &Self::Plan,
     ) -> Result<Self::Tensor>;
     /// Appends all elements to `out`.
@@ -122,15 +127,15 @@ impl Span<'_> {
 
     /// What row `row` sees, in order of position: slots that equal their positions, then slots that a tree
     /// scattered.
-    pub(crate) fn visible(&self, row: usize, window: Option<usize>) -> (Range<usize>, Vec<u32>) {
+    pub(crate) fn visible(&self, row: usize, window: Option<usize>) -> RowKeys {
         let end = self.position(row) + 1;
         let start = window.map_or(0, |window| end.saturating_sub(window));
         match self.tree {
-            None => (start..end, Vec::new()),
+            None => RowKeys { prefix: start..end, tail: Vec::new() },
             Some(tree) => {
                 let hidden = start.saturating_sub(self.base);
                 let tail = tree.path(row)[hidden..].iter().map(|&node| self.base as u32 + node).collect();
-                (start..self.base.max(start), tail)
+                RowKeys { prefix: start..self.base.max(start), tail }
             }
         }
     }
@@ -148,7 +153,7 @@ mod tests {
         for window in [None, Some(1), Some(2), Some(3), Some(7)] {
             for row in 0..4 {
                 let flat = |span: &Span<'_>| {
-                    let (prefix, tail) = span.visible(row, window);
+                    let RowKeys { prefix, tail } = span.visible(row, window);
                     prefix.map(|s| s as u32).chain(tail).collect::<Vec<_>>()
                 };
                 assert_eq!(flat(&chain), flat(&as_tree), "row {row}, window {window:?}");
@@ -160,7 +165,7 @@ mod tests {
     fn siblings_do_not_see_each_other() {
         let tree = Tree::new(&[0, 0, 0, 2]).expect("parents precede");
         let span = Span { rows: 0..4, base: 10, tree: Some(&tree) };
-        assert_eq!(span.visible(3, None), (0..10, vec![10, 12, 13]));
+        assert_eq!(span.visible(3, None), RowKeys { prefix: 0..10, tail: vec![10, 12, 13] });
         assert_eq!(span.position(3), 12);
     }
 }

@@ -8,12 +8,12 @@ use candle_core::{
     quantized::{GgmlDType, QMatMul, QStorage, QTensor},
 };
 use candle_nn::{ops, rotary_emb};
-use specgen_kernels::{AttentionShape, Format, KvType};
+use specgen_kernels::{AttentionShape, Format, KvType, RowKeys};
 
 use super::{
     backend::{Backend, LayerKv, RopeShape, Span},
     config::Activation,
-    rope::Angles,
+    rope::Rope,
 };
 use crate::{
     error::{Error, Result},
@@ -133,6 +133,7 @@ impl LayerKv for Kv {
 
 /// Per span: its rows, its cache's length, and the additive mask `[rows, slots]` where not everything is
 /// visible.
+#[derive(Default)]
 pub(crate) struct Plan(Vec<SpanPlan>);
 
 struct SpanPlan {
@@ -147,7 +148,6 @@ impl Backend for Candle {
     type Table = weights::Tensor;
     type Norm = Tensor;
     type LayerKv = Kv;
-    type Angles = [Tensor; 2];
     type Plan = Plan;
 
     fn load_linear(&self, parts: &[weights::Tensor], bias: Option<Vec<f32>>) -> Result<Linear> {
@@ -188,17 +188,24 @@ impl Backend for Candle {
         KvType::F32
     }
 
-    fn angles(&self, angles: &Angles) -> Result<[Tensor; 2]> {
-        let rows = |half: &Vec<f32>| Tensor::from_slice(half, half.len(), &self.device);
-        Ok([rows(&angles.cos)?, rows(&angles.sin)?])
+    fn angles(&self, rope: &Rope, positions: &[usize]) -> Result<[Tensor; 2]> {
+        let shape = (positions.len(), rope.pairs());
+        let [mut cos, mut sin] = [vec![0.0; shape.0 * shape.1], vec![0.0; shape.0 * shape.1]];
+        rope.angles(positions, &mut cos, &mut sin);
+        Ok([Tensor::from_vec(cos, shape, &self.device)?, Tensor::from_vec(sin, shape, &self.device)?])
     }
 
-    fn plan(&self, spans: &[Span<'_>], window: Option<usize>) -> Result<Plan> {
-        let plan = |span: &Span<'_>| {
+    fn plan<'a>(
+        &self,
+        spans: impl Iterator<Item = Span<'a>>,
+        window: Option<usize>,
+        plan: &mut Plan,
+    ) -> Result<()> {
+        let of = |span: Span<'_>| {
             let (rows, slots) = (span.rows.len(), span.base + span.rows.len());
             let mut mask = vec![f32::NEG_INFINITY; rows * slots];
             for (row, mask) in mask.chunks_exact_mut(slots).enumerate() {
-                let (prefix, tail) = span.visible(row, window);
+                let RowKeys { prefix, tail } = span.visible(row, window);
                 mask[prefix].fill(0.0);
                 tail.iter().for_each(|&slot| mask[slot as usize] = 0.0);
             }
@@ -206,9 +213,10 @@ impl Backend for Candle {
                 true => None,
                 false => Some(Tensor::from_vec(mask, (rows, slots), &self.device)?),
             };
-            Ok(SpanPlan { rows: span.rows.clone(), base: span.base, mask })
+            Ok(SpanPlan { rows: span.rows, base: span.base, mask })
         };
-        Ok(Plan(spans.iter().map(plan).collect::<Result<_>>()?))
+        plan.0 = spans.map(of).collect::<Result<_>>()?;
+        Ok(())
     }
 
     fn embed(&self, table: &weights::Tensor, tokens: &[u32]) -> Result<Tensor> {
@@ -242,10 +250,9 @@ impl Backend for Candle {
     fn rotate(&self, x: Tensor, [cos, sin]: &[Tensor; 2], rope: RopeShape) -> Result<Tensor> {
         let (rows, cols) = x.dims2()?;
         let heads = x.reshape((1, rows, cols / rope.head_dim, rope.head_dim))?.transpose(1, 2)?; // [1, heads, rows, head_dim]
-        let pairs = cos.elem_count() / rows;
-        let [cos, sin] = [cos.reshape((rows, pairs))?, sin.reshape((rows, pairs))?];
+        let pairs = cos.dim(1)?;
         let turn = if rope.interleaved { rotary_emb::rope_i } else { rotary_emb::rope };
-        let turned = turn(&heads.narrow(3, 0, 2 * pairs)?.contiguous()?, &cos, &sin)?;
+        let turned = turn(&heads.narrow(3, 0, 2 * pairs)?.contiguous()?, cos, sin)?;
         let heads = match rope.head_dim - 2 * pairs {
             0 => turned,
             rest => Tensor::cat(&[&turned, &heads.narrow(3, 2 * pairs, rest)?.contiguous()?], 3)?,
@@ -289,17 +296,18 @@ impl Backend for Candle {
         Ok(x.index_select(&Tensor::new(rows, &self.device)?, 0)?)
     }
 
-    fn attend(
+    fn attend<'a>(
         &self,
         shape: &AttentionShape,
         [q, k, v]: [&Tensor; 3],
-        caches: &mut [&mut Kv],
+        caches: impl Iterator<Item = Result<&'a mut Kv>>,
         plan: &Plan,
     ) -> Result<Tensor> {
         let (kv_heads, head_dim) = (shape.num_kv_heads, shape.head_dim);
         let group = shape.num_heads / kv_heads;
-        let mut outs = Vec::with_capacity(caches.len());
+        let mut outs = Vec::with_capacity(plan.0.len());
         for (span, kv) in plan.0.iter().zip(caches) {
+            let kv = kv?;
             let (start, rows) = (span.rows.start, span.rows.len());
             let slots = span.base + rows;
             kv.reserve(slots)?;

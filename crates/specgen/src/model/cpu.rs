@@ -14,7 +14,7 @@ use specgen_kernels::{
 use super::{
     backend::{Backend, LayerKv, RopeShape, Span},
     config::Activation,
-    rope::Angles,
+    rope::Rope,
 };
 use crate::{
     error::{Error, Result},
@@ -44,14 +44,12 @@ impl Cpu {
         Ok(piece)
     }
 
-    fn multiply(&self, weight: &Linear, x: &Rows, out: &mut [f32]) -> Result<()> {
-        let parts = weight.parts.iter().map(Part::weights).collect::<Result<Vec<_>>>()?;
-        let mut activations = Activations::new(x.data(), x.rows(), x.cols);
-        kernels::matmul(&self.team, &parts, &mut activations, out);
+    fn multiply(&self, weight: &Linear, x: &Rows, out: &mut [f32]) {
+        let parts = weight.parts.iter().map(Part::weights);
+        kernels::matmul(&self.team, parts, &mut Activations::new(x.data(), x.rows(), x.cols), out);
         if let Some(bias) = &weight.bias {
             kernels::add_bias(out, bias);
         }
-        Ok(())
     }
 
     /// Rows to be written: what they hold is left over from others.
@@ -139,11 +137,11 @@ impl Part {
         }
     }
 
-    fn weights(&self) -> Result<Weights<'_>> {
-        Ok(match self {
-            Self::Dense(tensor) => Weights::Dense(matrix(tensor)?),
+    fn weights(&self) -> Weights<'_> {
+        match self {
+            Self::Dense(tensor) => Weights::Dense(matrix(tensor).expect("it was one when it was loaded")),
             Self::Packed(packed) => Weights::Packed(packed),
-        })
+        }
     }
 }
 
@@ -170,13 +168,13 @@ impl LayerKv for KvStore {
     }
 }
 
-/// Per span: its rows, its cache's length, and what each row sees.
-pub(crate) struct Plan(Vec<SpanPlan>);
-
-struct SpanPlan {
-    rows: Range<usize>,
-    base: usize,
-    visible: Vec<(Range<usize>, Vec<u32>)>,
+/// What the rows of a batch see.
+#[derive(Default)]
+pub(crate) struct Plan {
+    /// Per span, its rows and its cache's length.
+    spans: Vec<(Range<usize>, usize)>,
+    /// Per row of the batch.
+    visible: Vec<RowKeys>,
 }
 
 impl Backend for Cpu {
@@ -185,7 +183,6 @@ impl Backend for Cpu {
     type Table = weights::Tensor;
     type Norm = Piece<f32>;
     type LayerKv = KvStore;
-    type Angles = Angles;
     type Plan = Plan;
 
     fn load_linear(&self, parts: &[weights::Tensor], bias: Option<Vec<f32>>) -> Result<Linear> {
@@ -234,17 +231,26 @@ impl Backend for Cpu {
         }
     }
 
-    fn angles(&self, angles: &Angles) -> Result<Angles> {
-        Ok(angles.clone())
+    fn angles(&self, rope: &Rope, positions: &[usize]) -> Result<[Rows; 2]> {
+        let rows = || self.rows(positions.len(), rope.pairs());
+        let [mut cos, mut sin] = [rows()?, rows()?];
+        rope.angles(positions, cos.data_mut(), sin.data_mut());
+        Ok([cos, sin])
     }
 
-    fn plan(&self, spans: &[Span<'_>], window: Option<usize>) -> Result<Plan> {
-        let plan = |span: &Span<'_>| SpanPlan {
-            rows: span.rows.clone(),
-            base: span.base,
-            visible: (0..span.rows.len()).map(|row| span.visible(row, window)).collect(),
-        };
-        Ok(Plan(spans.iter().map(plan).collect()))
+    fn plan<'a>(
+        &self,
+        spans: impl Iterator<Item = Span<'a>>,
+        window: Option<usize>,
+        plan: &mut Plan,
+    ) -> Result<()> {
+        plan.spans.clear();
+        plan.visible.clear();
+        for span in spans {
+            plan.visible.extend((0..span.rows.len()).map(|row| span.visible(row, window)));
+            plan.spans.push((span.rows, span.base));
+        }
+        Ok(())
     }
 
     fn embed(&self, table: &weights::Tensor, tokens: &[u32]) -> Result<Rows> {
@@ -258,13 +264,13 @@ impl Backend for Cpu {
 
     fn linear(&self, weight: &Linear, x: &Rows) -> Result<Rows> {
         let mut out = self.rows(x.rows(), weight.out)?;
-        self.multiply(weight, x, out.data_mut())?;
+        self.multiply(weight, x, out.data_mut());
         Ok(out)
     }
 
     fn logits(&self, weight: &Linear, x: &Rows, softcap: Option<f32>, out: &mut Vec<f32>) -> Result<()> {
         out.resize(x.rows() * weight.out, 0.0);
-        self.multiply(weight, x, out)?;
+        self.multiply(weight, x, out);
         if let Some(cap) = softcap {
             self.team.share_rows(weight.out, out, |_, out| kernels::softcap(out, cap));
         }
@@ -275,12 +281,12 @@ impl Backend for Cpu {
         self.map(x, x.cols, |x, out| kernels::rms_norm(x, weight, eps, out))
     }
 
-    fn rotate(&self, mut x: Rows, angles: &Angles, rope: RopeShape) -> Result<Rows> {
-        let (heads, half) = (x.cols / rope.head_dim, angles.cos.len() / x.rows());
+    fn rotate(&self, mut x: Rows, [cos, sin]: &[Rows; 2], rope: RopeShape) -> Result<Rows> {
+        let heads = x.cols / rope.head_dim;
         let turn = if rope.interleaved { kernels::rope_interleaved } else { kernels::rope_neox };
         self.team.share_rows(x.cols, x.data_mut(), |rows, x| {
-            let rows = rows.start * half..rows.end * half;
-            turn(x, heads, rope.head_dim, &angles.cos[rows.clone()], &angles.sin[rows]);
+            let angles = rows.start * cos.cols..rows.end * cos.cols;
+            turn(x, heads, rope.head_dim, &cos.data()[angles.clone()], &sin.data()[angles]);
         });
         Ok(x)
     }
@@ -322,22 +328,21 @@ impl Backend for Cpu {
         Ok(out)
     }
 
-    fn attend(
+    fn attend<'a>(
         &self,
         shape: &AttentionShape,
         [q, k, v]: [&Rows; 3],
-        caches: &mut [&mut KvStore],
+        caches: impl Iterator<Item = Result<&'a mut KvStore>>,
         plan: &Plan,
     ) -> Result<Rows> {
         let mut out = self.rows(q.rows(), q.cols)?;
-        for (span, kv) in plan.0.iter().zip(caches) {
-            let elements = |cols: usize| span.rows.start * cols..span.rows.end * cols;
-            kv.write(span.base, &k.data()[elements(k.cols)], &v.data()[elements(v.cols)])
+        for ((rows, base), kv) in plan.spans.iter().zip(caches) {
+            let kv = kv?;
+            let elements = |cols: usize| rows.start * cols..rows.end * cols;
+            kv.write(*base, &k.data()[elements(k.cols)], &v.data()[elements(v.cols)])
                 .map_err(Error::Allocation)?;
-            let rows: Vec<_> =
-                span.visible.iter().map(|(prefix, tail)| RowKeys { prefix: prefix.clone(), tail }).collect();
             let (q, out) = (&q.data()[elements(q.cols)], &mut out.data_mut()[elements(q.cols)]);
-            kernels::attention(&self.team, shape, q, kv, &rows, out);
+            kernels::attention(&self.team, shape, q, kv, &plan.visible[rows.clone()], out);
         }
         Ok(out)
     }

@@ -1,7 +1,10 @@
 //! `Decoder`: the one transformer of all architectures and devices. What is special per architecture is data
 //! (`ArchConfig`), what is special per device is a `Backend`.
 
-use std::time::Duration;
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use specgen_kernels::AttentionShape;
 
@@ -26,6 +29,8 @@ pub(crate) struct Decoder<B: Backend> {
     pub(crate) layers: Vec<Layer<B>>,
     pub(crate) norm: B::Norm,
     pub(crate) lm_head: B::Linear,
+    /// Passes that are over, for those to come: a decoding loop allocates no lists.
+    pub(crate) spare: Mutex<Vec<Pass<B>>>,
 }
 
 /// One layer's weights. Norms that an architecture lacks are `None`.
@@ -43,15 +48,29 @@ pub(crate) struct Layer<B: Backend> {
 }
 
 /// What all layers of one pass share.
-struct Pass<B: Backend> {
-    shape: AttentionShape,
-    /// Per rope of the config.
-    angles: Vec<B::Angles>,
+pub(crate) struct Pass<B: Backend> {
+    tokens: Vec<u32>,
+    positions: Vec<usize>,
+    /// Rows of the batch whose logits are wanted.
+    wanted: Vec<usize>,
+    /// Per rope of the config, cosines and sines.
+    angles: Vec<[B::Tensor; 2]>,
     /// Per window that occurs.
     plans: Vec<(Option<usize>, B::Plan)>,
 }
 
 impl<B: Backend> Pass<B> {
+    /// One to be filled in.
+    fn new(config: &ArchConfig) -> Self {
+        let mut plans: Vec<(Option<usize>, B::Plan)> = Vec::new();
+        for layer in &config.layers {
+            if !plans.iter().any(|(window, _)| *window == layer.window) {
+                plans.push((layer.window, B::Plan::default()));
+            }
+        }
+        Self { tokens: Vec::new(), positions: Vec::new(), wanted: Vec::new(), angles: Vec::new(), plans }
+    }
+
     fn plan(&self, window: Option<usize>) -> &B::Plan {
         let (_, plan) =
             self.plans.iter().find(|(w, _)| *w == window).expect("every layer's window has a plan");
@@ -73,29 +92,15 @@ impl<B: Backend> Model for Decoder<B> {
             return Ok(());
         }
 
-        let tokens: Vec<u32> = batch.slices.iter().flat_map(|s| s.tokens).copied().collect();
-        let spans = spans(&batch.slices);
-        let pass = self.pass(&spans)?;
-        let wanted = wanted_rows(&batch.slices);
-        let mut caches = Vec::with_capacity(batch.slices.len());
-        for slice in &mut batch.slices {
-            caches.push(slice.cache.storage_mut::<Layers<B::LayerKv>>()?);
-        }
-
+        let pass = self.pass(&batch.slices)?;
         let b = &self.backend;
-        let mut x = b.embed(&self.embed_tokens, &tokens)?;
+        let mut x = b.embed(&self.embed_tokens, &pass.tokens)?;
         if let Some(scale) = self.config.embed_scale {
             x = b.scale(x, scale)?;
         }
         for (i, layer) in self.layers.iter().enumerate() {
-            let mut layer_kv: Vec<_> = caches.iter_mut().map(|cache| &mut cache.0[i]).collect();
-            let h = self.attention(
-                i,
-                layer,
-                &b.norm(&x, &layer.attn_norm, self.config.norm_eps)?,
-                &mut layer_kv,
-                &pass,
-            )?;
+            let h = b.norm(&x, &layer.attn_norm, self.config.norm_eps)?;
+            let h = self.attention(i, &h, &mut batch.slices, &pass)?;
             x = b.add(x, &self.post_norm(h, layer.post_attn_norm.as_ref())?)?;
 
             let h = b.norm(&x, &layer.mlp_norm, self.config.norm_eps)?;
@@ -109,9 +114,10 @@ impl<B: Backend> Model for Decoder<B> {
                 out.taps.push(tap);
             }
         }
-        if !wanted.is_empty() {
+        if !pass.wanted.is_empty() {
             // Only the rows that need logits go through the head, often the largest matrix of all.
-            let h = if wanted.len() == tokens.len() { x } else { b.select_rows(&x, &wanted)? };
+            let all = pass.wanted.len() == pass.tokens.len();
+            let h = if all { x } else { b.select_rows(&x, &pass.wanted)? };
             let h = b.norm(&h, &self.norm, self.config.norm_eps)?;
             b.logits(&self.lm_head, &h, self.config.final_softcap, &mut out.logits)?;
         }
@@ -119,6 +125,7 @@ impl<B: Backend> Model for Decoder<B> {
         for slice in &mut batch.slices {
             slice.cache.extend(slice.tokens);
         }
+        self.spare().push(pass);
         Ok(())
     }
 
@@ -149,35 +156,41 @@ impl<B: Backend> Decoder<B> {
             .chain([&self.lm_head])
     }
 
-    fn pass(&self, spans: &[Span<'_>]) -> Result<Pass<B>> {
-        let positions: Vec<usize> =
-            spans.iter().flat_map(|span| (0..span.rows.len()).map(|row| span.position(row))).collect();
-        let angles = self.ropes.iter().map(|rope| self.backend.angles(&rope.angles(&positions)));
-        let mut plans: Vec<(Option<usize>, B::Plan)> = Vec::new();
-        for layer in &self.config.layers {
-            if !plans.iter().any(|(window, _)| *window == layer.window) {
-                plans.push((layer.window, self.backend.plan(spans, layer.window)?));
-            }
+    fn spare(&self) -> MutexGuard<'_, Vec<Pass<B>>> {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn pass(&self, slices: &[Slice<'_>]) -> Result<Pass<B>> {
+        let spare = self.spare().pop();
+        let mut pass = spare.unwrap_or_else(|| Pass::new(&self.config));
+        let Pass { tokens, positions, wanted, angles, plans } = &mut pass;
+        tokens.clear();
+        positions.clear();
+        wanted.clear();
+        angles.clear();
+        for (slice, span) in slices.iter().zip(spans(slices)) {
+            tokens.extend(slice.tokens);
+            positions.extend((0..span.rows.len()).map(|row| span.position(row)));
+            wanted.extend(span.rows.end - slice.rows.count(slice.tokens.len())..span.rows.end);
         }
-        let shape = AttentionShape {
-            num_heads: self.config.num_heads,
-            num_kv_heads: self.config.num_kv_heads,
-            head_dim: self.config.head_dim,
-            scale: self.config.attn_scale,
-            softcap: self.config.attn_softcap,
-        };
-        Ok(Pass { shape, angles: angles.collect::<Result<_>>()?, plans })
+        for rope in &self.ropes {
+            angles.push(self.backend.angles(rope, positions)?);
+        }
+        for (window, plan) in plans {
+            self.backend.plan(spans(slices), *window, plan)?;
+        }
+        Ok(pass)
     }
 
     /// Self-attention of layer `i` over `h`, `[rows, hidden_size]`, before it joins the residual stream.
     fn attention(
         &self,
         i: usize,
-        layer: &Layer<B>,
         h: &B::Tensor,
-        caches: &mut [&mut B::LayerKv],
+        slices: &mut [Slice<'_>],
         pass: &Pass<B>,
     ) -> Result<B::Tensor> {
+        let layer = &self.layers[i];
         let (b, config) = (&self.backend, &self.config);
         let (q_dim, kv_dim) = (config.q_dim(), config.kv_dim());
         let qkv = b.linear(&layer.qkv_proj, h)?;
@@ -195,7 +208,16 @@ impl<B: Backend> Decoder<B> {
             q = b.rotate(q, &pass.angles[rope], shape)?;
             k = b.rotate(k, &pass.angles[rope], shape)?;
         }
-        let h = b.attend(&pass.shape, [&q, &k, &v], caches, pass.plan(config.layers[i].window))?;
+        let shape = AttentionShape {
+            num_heads: config.num_heads,
+            num_kv_heads: config.num_kv_heads,
+            head_dim: config.head_dim,
+            scale: config.attn_scale,
+            softcap: config.attn_softcap,
+        };
+        let storages = slices.iter_mut().map(|slice| slice.cache.storage_mut::<Layers<B::LayerKv>>());
+        let caches = storages.map(|storage| storage.map(|layers| &mut layers.0[i]));
+        let h = b.attend(&shape, [&q, &k, &v], caches, pass.plan(config.layers[i].window))?;
         b.linear(&layer.o_proj, &h)
     }
 
@@ -208,25 +230,12 @@ impl<B: Backend> Decoder<B> {
 }
 
 /// Lays the slices' rows one behind the other.
-fn spans<'a>(slices: &[Slice<'a>]) -> Vec<Span<'a>> {
-    let mut start = 0;
-    let next = |slice: &Slice<'a>| {
-        let rows = start..start + slice.tokens.len();
-        start = rows.end;
-        Span { rows, base: slice.cache.len(), tree: slice.tree }
-    };
-    slices.iter().map(next).collect()
-}
-
-/// Rows of the batch whose logits are wanted.
-fn wanted_rows(slices: &[Slice<'_>]) -> Vec<usize> {
-    let mut end = 0;
-    let mut rows = Vec::new();
-    for slice in slices {
-        end += slice.tokens.len();
-        rows.extend(end - slice.rows.count(slice.tokens.len())..end);
-    }
-    rows
+fn spans<'a>(slices: &[Slice<'a>]) -> impl Iterator<Item = Span<'a>> {
+    slices.iter().scan(0, |start, slice| {
+        let rows = *start..*start + slice.tokens.len();
+        *start = rows.end;
+        Some(Span { rows, base: slice.cache.len(), tree: slice.tree })
+    })
 }
 
 /// What every model demands of a slice before it touches anything.

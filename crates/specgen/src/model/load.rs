@@ -1,6 +1,9 @@
 //! From weight files to a `Decoder`: tensor names, shapes, fused projections.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::Path,
+    sync::{Arc, Mutex},
+};
 
 use specgen_kernels::KvType;
 
@@ -157,6 +160,7 @@ impl<'a, B: Backend> Loader<'a, B> {
             info,
             config: self.config,
             backend: self.backend,
+            spare: Mutex::default(),
         };
         decoder.info.pass_bytes = decoder.linears().map(|linear| decoder.backend.linear_bytes(linear)).sum();
         Ok(decoder)

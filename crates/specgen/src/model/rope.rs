@@ -14,13 +14,6 @@ pub(crate) struct Rope {
     pub(crate) interleaved: bool,
 }
 
-/// Angles of a batch's rows: cos and sin `[rows, rotary_dim / 2]`.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Angles {
-    pub(crate) cos: Vec<f32>,
-    pub(crate) sin: Vec<f32>,
-}
-
 impl Rope {
     pub(crate) fn new(config: &RopeConfig) -> Self {
         let dim = config.dim;
@@ -54,17 +47,20 @@ impl Rope {
         Self { inv_freq, magnitude, interleaved: config.interleaved }
     }
 
-    /// The angles of `positions`, computed in f64 so that they depend on the position alone.
-    pub(crate) fn angles(&self, positions: &[usize]) -> Angles {
-        let mut angles = Angles::default();
-        for &position in positions {
-            for freq in &self.inv_freq {
-                let (sin, cos) = (position as f64 * freq).sin_cos();
-                angles.cos.push((cos * self.magnitude) as f32);
-                angles.sin.push((sin * self.magnitude) as f32);
-            }
+    /// Pairs of a head that are rotated.
+    pub(crate) fn pairs(&self) -> usize {
+        self.inv_freq.len()
+    }
+
+    /// Cosines and sines of `positions`, `[positions, pairs]`, computed in f64 so that they depend on the position
+    /// alone.
+    pub(crate) fn angles(&self, positions: &[usize], cos: &mut [f32], sin: &mut [f32]) {
+        let of = |position: usize| self.inv_freq.iter().map(move |freq| (position as f64 * freq).sin_cos());
+        let angles = positions.iter().flat_map(|&position| of(position));
+        for (((s, c), cos), sin) in angles.zip(cos).zip(sin) {
+            *cos = (c * self.magnitude) as f32;
+            *sin = (s * self.magnitude) as f32;
         }
-        angles
     }
 }
 
@@ -76,22 +72,28 @@ mod tests {
         Rope::new(&RopeConfig { theta: 10_000.0, dim: 8, interleaved: false, scaling })
     }
 
+    fn angles(rope: &Rope, position: usize) -> [[f32; 4]; 2] {
+        let mut angles = [[f32::NAN; 4]; 2];
+        let [cos, sin] = &mut angles;
+        rope.angles(&[position], cos, sin);
+        angles
+    }
+
     #[test]
     fn linear_scaling_is_a_slower_clock() {
-        let plain = rope(RopeScaling::None).angles(&[3]);
-        let slow = rope(RopeScaling::Linear { factor: 4.0 }).angles(&[12]);
-        assert_eq!(plain.cos, slow.cos);
-        assert_eq!(plain.sin, slow.sin);
+        let slow = rope(RopeScaling::Linear { factor: 4.0 });
+        assert_eq!(angles(&rope(RopeScaling::None), 3), angles(&slow, 12));
     }
 
     #[test]
     fn factors_divide_frequencies_and_magnitude_multiplies_both_angles() {
         let factors = vec![1.0, 2.0, 4.0, 8.0];
-        let scaled = rope(RopeScaling::Factors { factors, magnitude: 1.5 }).angles(&[8]);
+        let scaled = angles(&rope(RopeScaling::Factors { factors, magnitude: 1.5 }), 8);
         for (i, slower) in [8, 4, 2, 1].into_iter().enumerate() {
-            let plain = rope(RopeScaling::None).angles(&[slower]);
-            assert!((scaled.cos[i] - 1.5 * plain.cos[i]).abs() < 1e-6, "pair {i}");
-            assert!((scaled.sin[i] - 1.5 * plain.sin[i]).abs() < 1e-6, "pair {i}");
+            let plain = angles(&rope(RopeScaling::None), slower);
+            for (scaled, plain) in scaled.iter().zip(&plain) {
+                assert!((scaled[i] - 1.5 * plain[i]).abs() < 1e-6, "pair {i}");
+            }
         }
     }
 

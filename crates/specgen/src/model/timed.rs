@@ -11,7 +11,7 @@ use specgen_kernels::{AttentionShape, KvType};
 use super::{
     backend::{Backend, RopeShape, Span},
     config::Activation,
-    rope::Angles,
+    rope::Rope,
 };
 use crate::{error::Result, weights};
 
@@ -54,7 +54,6 @@ impl<B: Backend> Backend for Timed<B> {
     type Table = B::Table;
     type Norm = B::Norm;
     type LayerKv = B::LayerKv;
-    type Angles = B::Angles;
     type Plan = B::Plan;
 
     fn load_linear(&self, parts: &[weights::Tensor], bias: Option<Vec<f32>>) -> Result<B::Linear> {
@@ -83,11 +82,16 @@ impl<B: Backend> Backend for Timed<B> {
         NAMES.into_iter().zip(taken).collect()
     }
 
-    fn angles(&self, angles: &Angles) -> Result<B::Angles> {
-        self.time(Op::Rope, |b| b.angles(angles))
+    fn angles(&self, rope: &Rope, positions: &[usize]) -> Result<[B::Tensor; 2]> {
+        self.time(Op::Rope, |b| b.angles(rope, positions))
     }
-    fn plan(&self, spans: &[Span<'_>], window: Option<usize>) -> Result<B::Plan> {
-        self.time(Op::Attention, |b| b.plan(spans, window))
+    fn plan<'a>(
+        &self,
+        spans: impl Iterator<Item = Span<'a>>,
+        window: Option<usize>,
+        plan: &mut B::Plan,
+    ) -> Result<()> {
+        self.time(Op::Attention, |b| b.plan(spans, window, plan))
     }
     fn embed(&self, table: &B::Table, tokens: &[u32]) -> Result<B::Tensor> {
         self.time(Op::Other, |b| b.embed(table, tokens))
@@ -107,7 +111,7 @@ impl<B: Backend> Backend for Timed<B> {
     fn norm(&self, x: &B::Tensor, weight: &B::Norm, eps: f32) -> Result<B::Tensor> {
         self.time(Op::Norm, |b| b.norm(x, weight, eps))
     }
-    fn rotate(&self, x: B::Tensor, angles: &B::Angles, rope: RopeShape) -> Result<B::Tensor> {
+    fn rotate(&self, x: B::Tensor, angles: &[B::Tensor; 2], rope: RopeShape) -> Result<B::Tensor> {
         self.time(Op::Rope, |b| b.rotate(x, angles, rope))
     }
     fn gate(&self, gate_up: &B::Tensor, activation: Activation) -> Result<B::Tensor> {
@@ -125,11 +129,11 @@ impl<B: Backend> Backend for Timed<B> {
     fn select_rows(&self, x: &B::Tensor, rows: &[usize]) -> Result<B::Tensor> {
         self.time(Op::Other, |b| b.select_rows(x, rows))
     }
-    fn attend(
+    fn attend<'a>(
         &self,
         shape: &AttentionShape,
         qkv: [&B::Tensor; 3],
-        caches: &mut [&mut B::LayerKv],
+        caches: impl Iterator<Item = Result<&'a mut B::LayerKv>>,
         plan: &B::Plan,
     ) -> Result<B::Tensor> {
         self.time(Op::Attention, |b| b.attend(shape, qkv, caches, plan))
