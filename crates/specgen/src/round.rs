@@ -17,6 +17,8 @@ pub struct Rounds {
     drafter: Arc<dyn Drafter>,
     num_draft_tokens: usize,
     prefill_chunk: usize,
+    /// What the sequences feed in a round, one behind the other.
+    fed: Vec<u32>,
     output: Output,
 }
 
@@ -28,7 +30,8 @@ impl Rounds {
         num_draft_tokens: usize,
         prefill_chunk: usize,
     ) -> Self {
-        Self { target, drafter, num_draft_tokens, prefill_chunk: prefill_chunk.max(1), output: Output::new() }
+        let prefill_chunk = prefill_chunk.max(1);
+        Self { target, drafter, num_draft_tokens, prefill_chunk, fed: Vec::new(), output: Output::new() }
     }
 
     /// Feeds the next chunk of a sequence's prompt to the target, and to a drafter that wants it: all but the prompt's
@@ -153,13 +156,16 @@ impl Rounds {
     /// drafting failed, the pending token is fed alone: a row that costs next to nothing keeps slices and sequences in
     /// step.
     fn score(&mut self, sequences: &mut [&mut Sequence], drafts: &[Result<Draft>]) -> Result<()> {
-        let fed = |(sequence, draft): (&&mut Sequence, &Result<Draft>)| {
-            let pending = &sequence.tokens[sequence.tokens.len() - 1..];
-            [pending, draft.as_ref().map_or(&[][..], |draft| &draft.tokens)].concat()
-        };
-        let fed: Vec<Vec<u32>> = sequences.iter().zip(drafts).map(fed).collect();
-        let mut slices = Vec::with_capacity(fed.len());
-        for (sequence, tokens) in sequences.iter_mut().zip(&fed) {
+        self.fed.clear();
+        for (sequence, draft) in sequences.iter().zip(drafts) {
+            self.fed.extend(sequence.tokens.last());
+            self.fed.extend(draft.iter().flat_map(|draft| &draft.tokens));
+        }
+        let mut fed = &self.fed[..];
+        let mut slices = Vec::with_capacity(drafts.len());
+        for (sequence, draft) in sequences.iter_mut().zip(drafts) {
+            let (tokens, rest) = fed.split_at(1 + draft.as_ref().map_or(0, Draft::len));
+            fed = rest;
             slices.push(Slice { cache: &mut sequence.memory.cache, tokens, rows: Rows::All, tree: None });
         }
         self.target.forward(&mut Batch { slices, taps: &[] }, &mut self.output)

@@ -34,19 +34,18 @@ impl TextOutput {
 
     /// The text that token `id` makes safe to show, and whether a stop string is complete.
     pub(crate) fn push(&mut self, id: u32) -> TextPiece {
-        let decoded = self.stream.push(id);
-        self.release(&decoded)
+        self.stream.push_to(id, &mut self.held);
+        self.release()
     }
 
     /// What is still held back when the text ends by itself. A character cut in the middle becomes U+FFFD.
     pub(crate) fn finish(&mut self) -> String {
-        let decoded = self.stream.finish();
-        let piece = self.release(&decoded);
+        self.held += &self.stream.finish();
+        let piece = self.release();
         piece.text + &std::mem::take(&mut self.held)
     }
 
-    fn release(&mut self, decoded: &str) -> TextPiece {
-        self.held.push_str(decoded);
+    fn release(&mut self) -> TextPiece {
         let found = self.stops.iter().filter_map(|stop| self.held.find(stop.as_str())).min();
         if let Some(at) = found {
             let text = self.held[..at].to_owned();

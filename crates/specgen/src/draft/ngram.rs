@@ -26,9 +26,9 @@ impl NgramDrafter {
     /// # Errors
     /// [`Error::InvalidArgument`] unless `1 <= min_len <= max_len <= 16`.
     pub fn new(min_len: usize, max_len: usize) -> Result<Self> {
-        if min_len == 0 || min_len > max_len || max_len > 16 {
+        if min_len == 0 || min_len > max_len || max_len > MAX_LEN {
             return Err(Error::InvalidArgument(format!(
-                "n-gram lengths {min_len} to {max_len}; wanted 1 <= shortest <= longest <= 16"
+                "n-gram lengths {min_len} to {max_len}; wanted 1 <= shortest <= longest <= {MAX_LEN}"
             )));
         }
         Ok(Self { min_len, max_len })
@@ -81,10 +81,20 @@ struct Index {
     max_len: usize,
     tokens: Vec<u32>,
     /// n-gram → the position just after its latest occurrence, the occurrence at the very end of the text included.
-    latest: HashMap<Vec<u32>, usize>,
+    latest: HashMap<Ngram, usize>,
     /// Per position and n-gram length, what `latest` held before: undoes a token, and finds the occurrence before the
-    /// one at the end.
-    previous: Vec<Vec<Option<usize>>>,
+    /// one at the end. `[tokens, max_len - min_len + 1]`.
+    previous: Vec<Option<usize>>,
+}
+
+/// The longest n-gram there may be.
+const MAX_LEN: usize = 16;
+
+/// An n-gram, by value: a text of a thousand tokens has thousands.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Ngram {
+    len: usize,
+    tokens: [u32; MAX_LEN],
 }
 
 impl DraftState for Index {}
@@ -101,38 +111,42 @@ impl Index {
         }
     }
 
-    fn lens(&self) -> std::ops::RangeInclusive<usize> {
-        self.min_len..=self.max_len.min(self.tokens.len())
+    /// The last `len` tokens, where there are so many.
+    fn ending(&self, len: usize) -> Option<Ngram> {
+        let start = self.tokens.len().checked_sub(len)?;
+        let mut tokens = [0; MAX_LEN];
+        tokens[..len].copy_from_slice(&self.tokens[start..]);
+        Some(Ngram { len, tokens })
     }
 
     fn push(&mut self, token: u32) {
         self.tokens.push(token);
-        let end = self.tokens.len();
-        let mut previous = Vec::with_capacity(self.max_len);
-        for len in self.lens() {
-            previous.push(self.latest.insert(self.tokens[end - len..].to_vec(), end));
+        for len in self.min_len..=self.max_len {
+            let ngram = self.ending(len);
+            self.previous.push(ngram.and_then(|ngram| self.latest.insert(ngram, self.tokens.len())));
         }
-        self.previous.push(previous);
     }
 
     fn pop(&mut self) {
-        let end = self.tokens.len();
-        let Some(previous) = self.previous.pop() else { return };
-        for (len, previous) in self.lens().zip(previous) {
-            let ngram = &self.tokens[end - len..];
+        for len in (self.min_len..=self.max_len).rev() {
+            let previous = self.previous.pop().flatten();
+            let Some(ngram) = self.ending(len) else { continue };
             match previous {
-                Some(position) => {
-                    *self.latest.get_mut(ngram).expect("every n-gram of the text is indexed") = position
-                }
-                None => drop(self.latest.remove(ngram)),
-            }
+                Some(position) => self.latest.insert(ngram, position),
+                None => self.latest.remove(&ngram),
+            };
         }
         self.tokens.pop();
     }
 
     /// The position after the most recent earlier occurrence of the text's end, the longest that has one.
     fn lookup(&self) -> Option<usize> {
-        self.previous.last()?.iter().rev().find_map(|&position| position)
+        self.previous
+            .rchunks(self.max_len - self.min_len + 1)
+            .next()?
+            .iter()
+            .rev()
+            .find_map(|&position| position)
     }
 }
 

@@ -20,10 +20,15 @@ impl DecodeStream {
     /// Adds one token and returns the characters it completes, often none. Ids outside the vocabulary are nothing.
     pub fn push(&mut self, id: u32) -> String {
         let mut text = String::new();
-        if let Some(piece) = self.tokenizer.decoded_piece(id, self.skip_special) {
-            self.decoder.push(piece, &mut text);
-        }
+        self.push_to(id, &mut text);
         text
+    }
+
+    /// As [`DecodeStream::push`], behind what `text` holds.
+    pub fn push_to(&mut self, id: u32, text: &mut String) {
+        if let Some(piece) = self.tokenizer.decoded_piece(id, self.skip_special) {
+            self.decoder.push(piece, text);
+        }
     }
 
     /// Ends the text: bytes that never became a character are one U+FFFD. The stream is then as new.
