@@ -8,7 +8,8 @@ use std::sync::{
 };
 
 use specgen::{
-    Engine, Error, FinishReason, Request, Rounds, SamplingParams, Sequence, Verification,
+    Engine, Error, FinishReason, Request, Rounds, SamplingParams, Score, ScoreOptions, Sequence,
+    Verification,
     draft::{Draft, DraftRequest, Drafter, ModelDrafter, NgramDrafter, NoDraft},
     model::{Batch, Model, Output, Rows, Slice, ToyModel},
     sampling::{History, Logprobs, LogprobsMode, Sampler, TokenLogprobs, Xtc},
@@ -159,14 +160,86 @@ fn logprobs_by_definition(
                 let p = sampler.distribution(row, &history).unwrap();
                 let mut top: Vec<(u32, f32)> = p.support().collect();
                 top.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+                let rank = 1 + top.iter().take_while(|&&(other, _)| other != id).count();
                 top.truncate(num_top);
-                TokenLogprobs { logprob: p.log_prob(id), top }
+                TokenLogprobs { logprob: p.log_prob(id), rank, top }
             }
         };
         history.push(id);
         logprobs
     };
     output.iter().enumerate().map(of).collect()
+}
+
+/// A text is scored by the rows of one pass over it, however it is cut into chunks and windows.
+#[test]
+fn scores_are_those_of_one_pass_over_each_window() {
+    let params = SamplingParams {
+        logprobs: Some(Logprobs { num_top: 3, ..Logprobs::default() }),
+        ..SamplingParams::greedy()
+    };
+    let found = |engine: &Engine, text: &[u32], stride| -> Result<Vec<TokenLogprobs>, Error> {
+        engine.score(text, &ScoreOptions { num_top: 3, stride })?.collect()
+    };
+    for (name, target, _) in targets() {
+        let vocab_size = target.info().vocab_size as u32;
+        let text: Vec<u32> = (0..75).map(|i| (i * 7 + i * i / 5) % vocab_size).collect();
+        let engine = Engine::from_parts(target.clone(), Arc::new(NoDraft), 0, &[]);
+        let wanted = logprobs_by_definition(&*target, &params, &text[..1], &text[1..]);
+        assert_eq!(found(&engine, &text, None).unwrap(), wanted, "{name}");
+        let score = engine.score(&text, &ScoreOptions::default()).unwrap();
+        let score: Score = score.sum::<Result<_, _>>().unwrap();
+        let total: f64 = wanted.iter().map(|one| f64::from(one.logprob)).sum();
+        assert_eq!((score.num_tokens, score.total_logprob), (74, total), "{name}");
+    }
+    // Windows of 40 tokens: 0..40, 15..55, 30..70, 45..75.
+    let toy: Arc<dyn Model> = Arc::new(ToyModel::new(12, 1, 6.0).with_context_len(40));
+    let text: Vec<u32> = (0..75).map(|i| (i * 7 + i * i / 5) % 12).collect();
+    let wanted: Vec<TokenLogprobs> = [(0, 1, 40), (15, 40, 55), (30, 55, 70), (45, 70, 75)]
+        .into_iter()
+        .flat_map(|(start, scored, end)| {
+            logprobs_by_definition(&*toy, &params, &text[start..scored], &text[scored..end])
+        })
+        .collect();
+    let engine = Engine::from_parts(toy, Arc::new(NoDraft), 0, &[]);
+    assert_eq!(engine.score(&text, &ScoreOptions { num_top: 0, stride: Some(15) }).unwrap().num_windows(), 4);
+    assert_eq!(found(&engine, &text, Some(15)).unwrap(), wanted);
+    let error = found(&engine, &text, None).unwrap_err().to_string();
+    assert!(error.contains("75 tokens, but the context holds 40"), "{error}");
+}
+
+/// What a prompt's tokens are given is what they were given when they were generated, and what a score gives them.
+#[test]
+fn prompts_are_given_the_logprobs_their_tokens_were_generated_with() {
+    let prompt = [3u32, 1, 4, 1, 5];
+    for (name, target, draft) in targets() {
+        let drafter = Arc::new(ModelDrafter::new(draft, target.info().vocab_size));
+        let engine = Engine::from_parts(target, drafter, 3, &[]);
+        let params = SamplingParams {
+            logprobs: Some(Logprobs { num_top: 2, ..Logprobs::default() }),
+            prompt_logprobs: Some(2),
+            seed: Some(4),
+            ..SamplingParams::default()
+        };
+        let mut session = engine.session(params.clone()).unwrap();
+        let mut first = session.generate(&prompt[..], 60).unwrap();
+        let said: Vec<_> = first.by_ref().map(|piece| piece.unwrap().logprobs.unwrap()).collect();
+        let text = [&prompt[..], first.tokens()].concat();
+        let of_prompt = first.prompt_logprobs().to_vec();
+        assert_eq!(of_prompt.len(), prompt.len() - 1, "{name}");
+        drop(first);
+        let wanted = [of_prompt, said].concat();
+
+        // As a prompt of its own, whose beginning the cache still holds; to be continued, and not at all.
+        for max_tokens in [5, 0] {
+            let mut second = session.generate(&text[..], max_tokens).unwrap();
+            assert_eq!(second.by_ref().filter(|piece| piece.is_ok()).count(), max_tokens, "{name}");
+            assert_eq!(second.prompt_logprobs(), wanted, "{name}, {max_tokens}");
+        }
+        let options = ScoreOptions { num_top: 2, ..ScoreOptions::default() };
+        let scored: Vec<_> = engine.score(&text, &options).unwrap().map(Result::unwrap).collect();
+        assert_eq!(scored, wanted, "{name}");
+    }
 }
 
 /// Nobody pays for log-probabilities that nobody asked for.

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 use specgen::{
-    Engine, EngineBuilder, KvType, Prompt, SamplingParams,
+    Engine, EngineBuilder, KvType, Prompt, SamplingParams, ScoreOptions,
     model::{Batch, Output, Rows, Slice},
     sampling::log_probabilities,
 };
@@ -95,6 +95,16 @@ fn check_kept(builder: EngineBuilder, name: &str, golden: &Golden) {
                 );
                 squares.push(scaled * scaled);
             }
+        }
+
+        // A score is the same rows, in other chunks; ids beyond the tokenizer's are none it reckons with.
+        let text = [&case.prompt_ids[..], &case.ids].concat();
+        let scored = engine.score(&text, &ScoreOptions::default()).unwrap().skip(case.prompt_ids.len() - 1);
+        let scored: Vec<f32> = scored.map(|token| token.unwrap().logprob).collect();
+        assert_eq!(scored.len(), case.ids.len(), "{what}");
+        for (i, (&id, score)) in case.ids.iter().zip(scored).enumerate() {
+            let row = ours[i][id as usize];
+            assert!((score - row).abs() < 1e-4, "{what}, step {i}: scored {score}, the row says {row}");
         }
 
         // Along the reference's own text the best token is the reference's, near-ties excepted.

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use specgen::{
-    Engine, FinishReason, Prompt, Request, SamplingParams, Sequence,
+    Engine, FinishReason, Prompt, Request, SamplingParams, ScoreOptions, Sequence,
     chat::Message,
     draft::{Drafter, ModelDrafter, NgramDrafter},
     model::{Batch, Model, Output, Rows as SliceRows, Slice},
@@ -287,4 +287,24 @@ fn prompts_that_cannot_be_used_are_refused() {
     assert!(error.contains("the context holds 16"), "{error}");
     let error = session.generate(Prompt::Ids(&[]), 4).err().unwrap().to_string();
     assert!(error.contains("empty"), "{error}");
+}
+
+/// A model that wants a beginning of sequence is lost without one: every window of a long text has it.
+#[test]
+fn windows_of_a_score_begin_as_texts_do() {
+    let Some(builder) = real::engine("gemma-3-270m") else { return };
+    let engine = builder.draft("none").context_len(24).build().unwrap();
+    let session = engine.session(SamplingParams::greedy()).unwrap();
+    let ids = session.encode(&Prompt::Text(&PROMPTS.concat())).unwrap()[..40].to_vec();
+    let score = |ids: &[u32], stride| -> Vec<f32> {
+        let scoring = engine.score(ids, &ScoreOptions { num_top: 0, stride }).unwrap();
+        scoring.map(|token| token.unwrap().logprob).collect()
+    };
+    // Of 24 places 23 are the text's: 7..30 and 13..36 and 19..40, each after the token that begins all texts.
+    let mut wanted = score(&ids[..24], None);
+    for (start, scored, end) in [(7, 24, 30), (13, 30, 36), (19, 36, 40)] {
+        let window = score(&[&ids[..1], &ids[start..end]].concat(), None);
+        wanted.extend(&window[window.len() - (end - scored)..]);
+    }
+    assert_eq!(score(&ids, Some(6)), wanted);
 }

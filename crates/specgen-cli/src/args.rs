@@ -4,6 +4,7 @@ mod grammar;
 mod logprobs;
 mod penalties;
 mod sampling;
+mod verify;
 
 use std::{path::PathBuf, str::FromStr, sync::LazyLock};
 
@@ -13,10 +14,10 @@ use specgen::{
     device::DeviceSpec,
     models::{Store, StoreOptions},
 };
-use specgen_proof::Fault;
 
 pub(crate) use logprobs::LogprobsArgs;
 pub(crate) use sampling::SamplingArgs;
+pub(crate) use verify::VerifyArgs;
 
 /// Tokens generated unless the user says otherwise.
 const DEFAULT_MAX_TOKENS: usize = 512;
@@ -79,6 +80,8 @@ pub(crate) enum Command {
     List(ListArgs),
     /// Show what a model is and the memory it needs, without loading it
     Inspect(InspectArgs),
+    /// Tell how likely a model finds a text: its log-probability and perplexity
+    Score(ScoreArgs),
     /// Measure what speculation brings: texts with and without it, or the passes it lives on
     Bench(BenchArgs),
     /// Prove on a target and a draft of yours that speculation leaves the target's distribution as it is
@@ -226,57 +229,43 @@ pub(crate) struct ChatArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Checks, each able to fail on its own:
-  vocabulary   target and draft mean the same by every token they share
-  rules        every outcome of the rules on toy models, by its exact probability
-  identity     greedy and coupled texts, and their log-probabilities, are plain decoding's
-  acceptance   as many drafted tokens stand as follows from the p and q of each round
-  outcomes     the next token, and the next two, have the target's own distribution (G-tests)
+#[command(
+    after_help = "The text is taken as it is, without a chat template; special tokens in it are parsed.
+Its first token (the beginning of sequence, where the model wants one) has nothing before it and
+is not scored.
 
-Statistical tests are run at a significance at which an exact pair fails any of them once in 10,000 proofs.
---verify, --temperature and the filters say what is checked; without --verify, every rule is.
-Exit codes: 0 green, 1 red or failed, 2 wrong usage.
+A text longer than the context is scored in windows of the context's length, each ending --stride
+tokens after the one before. Only those last tokens of a window are scored, so windows overlap:
+each token sees the context less the stride before it, or more. Figures of different contexts
+and strides are not comparable; --json tells both.
 
 Examples:
-  specgen verify
-  specgen verify -m qwen2.5-coder-1.5b-instruct --draft ngram --html proof.html
-  specgen verify --verify block --temperature 0.7 --min-p 0.05 --samples 5000 --json")]
-pub(crate) struct VerifyArgs {
-    /// Tokens of each text
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 128)]
+  specgen score story.txt
+  specgen score --json --per-token - < story.txt
+  specgen score --context 2048 --stride 512 book.txt"
+)]
+pub(crate) struct ScoreArgs {
+    /// A file of text; `-`: read it from stdin
+    pub(crate) file: String,
+    /// Tokens from the end of a window to the end of the next, for texts longer than the context [default: half of it]
+    #[arg(long, value_name = "N")]
     #[arg(allow_negative_numbers = true, value_parser = |s: &str| within(s, 1, usize::MAX))]
-    pub(crate) max_tokens: usize,
-    /// Prompts texts are made of
-    #[arg(long, value_name = "N", default_value_t = 6)]
-    #[arg(allow_negative_numbers = true, value_parser = |s: &str| within(s, 1, 10_000))]
-    pub(crate) num_prompts: usize,
-    /// Places in these texts where next tokens are sampled, for each rule
-    #[arg(long, value_name = "N", default_value_t = 3)]
-    #[arg(allow_negative_numbers = true, value_parser = |s: &str| within(s, 0, 10_000))]
-    pub(crate) contexts: usize,
-    /// Samples at each of these places; four times as many see half the bias
-    #[arg(long, value_name = "N", default_value_t = 1000)]
-    #[arg(allow_negative_numbers = true, value_parser = |s: &str| within(s, 100, 100_000_000))]
-    pub(crate) samples: usize,
-    /// A file of prompts instead of the built-in ones, as for `specgen bench`
-    #[arg(long, value_name = "FILE")]
-    pub(crate) prompts: Option<PathBuf>,
-    /// Only the prompts of this category; may be given more than once
-    #[arg(long, value_name = "NAME")]
-    pub(crate) category: Vec<String>,
+    pub(crate) stride: Option<usize>,
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
-    /// Write the report as a page with charts, too
-    #[arg(long, value_name = "FILE")]
-    pub(crate) html: Option<PathBuf>,
-    /// Plant a fault, to see the proof fail: false-q, rows-differ or short-cache
-    #[arg(long, value_name = "FAULT", hide = true)]
-    pub(crate) plant_fault: Option<Fault>,
+    /// With --json: each token's id, text, log-probability, and rank among all tokens
+    #[arg(long, requires = "json")]
+    pub(crate) per_token: bool,
+    /// Print nothing but the result and errors
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    /// The target: a name (see `specgen list`), a file or folder, or a hub repository
+    #[arg(short = 'm', long, alias = "model", value_name = "MODEL", default_value = specgen::DEFAULT_MODEL)]
+    #[arg(help_heading = "Model")]
+    pub(crate) target: String,
     #[command(flatten)]
-    pub(crate) model: ModelArgs,
-    #[command(flatten)]
-    pub(crate) sampling: SamplingArgs,
+    pub(crate) run: RunArgs,
 }
 
 /// What a text looks like, for one answer or many.
@@ -312,6 +301,14 @@ pub(crate) struct ModelArgs {
     #[arg(short = 'k', long, value_name = "N", default_value_t = DEFAULT_NUM_DRAFT_TOKENS)]
     #[arg(allow_negative_numbers = true, value_parser = |s: &str| within(s, 0, MAX_DRAFT_TOKENS))]
     pub(crate) num_draft_tokens: usize,
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+}
+
+/// Where a model runs and what replaces its files.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Model")]
+pub(crate) struct RunArgs {
     /// Tokens a text may have, prompt included [default: 8192, or what the model was trained on if less]
     #[arg(long, value_name = "N")]
     #[arg(allow_negative_numbers = true, value_parser = |s: &str| within(s, 1, usize::MAX))]

@@ -48,7 +48,7 @@ mod tests {
     #[test]
     fn every_parameter_has_its_option() {
         type Spoil = fn(&mut SamplingParams);
-        let spoils: [Spoil; 22] = [
+        let spoils: [Spoil; 23] = [
             |p| p.temperature = -1.0,
             |p| p.top_p = 2.0,
             |p| p.min_p = 2.0,
@@ -68,6 +68,7 @@ mod tests {
             |p| p.dry = Some(Dry { allowed_length: 0, ..Dry::default() }),
             |p| p.bad_words = vec!["".into()],
             |p| p.logprobs = Some(Logprobs { num_top: 11, ..Logprobs::default() }),
+            |p| p.prompt_logprobs = Some(11),
             |p| p.grammar = Some(Grammar::json_schema("{")),
             |p| p.grammar = Some(Grammar::regex("")),
             |p| p.grammar = Some(Grammar::lark("")),

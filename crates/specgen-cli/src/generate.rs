@@ -10,12 +10,13 @@ use crate::{
     interrupt,
     output::{JsonAnswer, JsonStats, closing_line, note, print_json, stream},
     progress, prompt,
-    tokens::json_logprobs,
+    tokens::{json_logprobs, json_prompt_logprobs},
 };
 
 pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
     let params = args.logprobs.on(args.sampling.params()?);
     let wants_logprobs = params.logprobs.is_some();
+    let wants_prompt_logprobs = params.prompt_logprobs.is_some();
     let is_random = params.temperature > 0.0;
     let text = prompt::read(args.prompt.as_deref(), args.raw)?;
 
@@ -40,6 +41,12 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
             verify: verification.name(),
             model: engine.name(),
             draft: &loaded.draft,
+            prompt_logprobs: json_prompt_logprobs(
+                engine,
+                generation.prompt_tokens(),
+                generation.prompt_logprobs(),
+                wants_prompt_logprobs,
+            ),
             logprobs: json_logprobs(engine, &answer.tokens, wants_logprobs),
             stats: JsonStats::from(stats),
         })?;

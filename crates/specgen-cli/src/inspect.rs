@@ -255,7 +255,7 @@ impl MemoryPlan {
         let memory = |model: &OpenModel, context_len, rows| {
             Memory::new(&model.memory(Usage { context_len, rows, kv_type }), context_len)
         };
-        let target_memory = memory(target, context_len, DEFAULT_NUM_DRAFT_TOKENS + 1);
+        let target_memory = memory(target, context_len, memory::logits_rows(DEFAULT_NUM_DRAFT_TOKENS));
         let plan_draft = |draft: &OpenModel| -> specgen::Result<DraftPlan> {
             let context_len = context_len.min(draft.config.context_len);
             Ok(DraftPlan {

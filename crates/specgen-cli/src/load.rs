@@ -2,11 +2,11 @@
 
 use anyhow::Result;
 use specgen::{
-    DEFAULT_MODEL, DraftSource, Engine,
+    DEFAULT_MODEL, DraftSource, Engine, EngineBuilder,
     models::{Progress, Store},
 };
 
-use crate::args::ModelArgs;
+use crate::args::{ModelArgs, RunArgs};
 
 /// How a user says that nobody drafts.
 const NO_DRAFT: &str = "none";
@@ -25,23 +25,14 @@ impl ModelArgs {
     /// # Errors
     /// Those of the library.
     pub(crate) fn load(&self, progress: &dyn Progress) -> Result<Loaded> {
-        let store = self.files.store()?;
+        let store = self.run.files.store()?;
         let target = self.target.as_deref().unwrap_or(DEFAULT_MODEL);
         let draft = self.draft_of(target, &store, progress)?;
-        let mut builder = Engine::builder(target)
+        let builder = Engine::builder(target)
             .draft(DraftSource::from(draft.as_str()))
             .num_draft_tokens(self.num_draft_tokens)
-            .device(self.device)
-            .threads(self.threads)
-            .store(store.options().clone())
-            .overrides(self.files.overrides());
-        if let Some(context) = self.context {
-            builder = builder.context_len(context);
-        }
-        if let Some(kv_type) = self.kv.kind {
-            builder = builder.kv_type(kv_type);
-        }
-        let engine = builder.build_with(progress)?;
+            .store(store.options().clone());
+        let engine = self.run.on(builder).build_with(progress)?;
         // What was asked for has been checked, but with nothing to draft nobody does.
         let draft = if self.num_draft_tokens == 0 { NO_DRAFT.into() } else { draft };
         Ok(Loaded { engine, store, draft })
@@ -54,5 +45,19 @@ impl ModelArgs {
             None if self.num_draft_tokens == 0 => NO_DRAFT.into(),
             None => store.resolve(target, progress)?.recommended_draft.unwrap_or_else(|| "ngram".into()),
         })
+    }
+}
+
+impl RunArgs {
+    /// `builder` with what these options say.
+    pub(crate) fn on(&self, builder: EngineBuilder) -> EngineBuilder {
+        let mut builder = builder.device(self.device).threads(self.threads).overrides(self.files.overrides());
+        if let Some(context) = self.context {
+            builder = builder.context_len(context);
+        }
+        if let Some(kv_type) = self.kv.kind {
+            builder = builder.kv_type(kv_type);
+        }
+        builder
     }
 }

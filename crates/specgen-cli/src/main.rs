@@ -15,6 +15,7 @@ mod output;
 mod progress;
 mod prompt;
 mod pull;
+mod score;
 mod tokens;
 mod verify;
 
@@ -35,6 +36,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         Command::Pull(args) => pull::run(args),
         Command::List(args) => list::run(args),
         Command::Inspect(args) => inspect::run(args),
+        Command::Score(args) => score::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Verify(args) => verify::run(args),
     }

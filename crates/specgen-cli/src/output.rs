@@ -170,6 +170,8 @@ pub(crate) struct JsonAnswer<'a> {
     pub(crate) model: &'a str,
     pub(crate) draft: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) prompt_logprobs: Option<Vec<JsonToken>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) logprobs: Option<Vec<JsonToken>>,
     pub(crate) stats: JsonStats<'a>,
 }

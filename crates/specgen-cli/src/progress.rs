@@ -22,6 +22,14 @@ pub(crate) fn reporter(quiet: bool) -> Box<dyn Progress> {
     }
 }
 
+/// A bar that counts `what` up to `total`, with their rate; on a terminal only.
+pub(crate) fn counter(what: &str, total: u64, quiet: bool) -> ProgressBar {
+    let bar = if quiet { ProgressBar::hidden() } else { ProgressBar::new(total) };
+    let style = ProgressStyle::with_template("{bar:24} {human_pos}/{human_len} {msg}, {per_sec} eta {eta}");
+    let style = style.expect("the template above is well-formed").progress_chars("━╸─");
+    bar.with_style(style).with_message(what.to_owned())
+}
+
 /// Nothing here panics while it holds the lock, so what it guards is whole in any case.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)

@@ -13,6 +13,9 @@ pub(crate) struct JsonToken {
     #[serde(skip_serializing_if = "Option::is_none")]
     bytes: Option<Vec<u8>>,
     logprob: Option<f32>,
+    /// Among all tokens, 1 for the most likely.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rank: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     top: Option<Vec<JsonToken>>,
 }
@@ -25,15 +28,33 @@ impl JsonToken {
             Ok(text) => (text, None),
             Err(error) => (String::from_utf8_lossy(error.as_bytes()).into_owned(), Some(error.into_bytes())),
         };
-        Self { id, text, bytes, logprob: logprob.filter(|logprob| logprob.is_finite()), top: None }
+        let logprob = logprob.filter(|logprob| logprob.is_finite());
+        Self { id, text, bytes, logprob, rank: None, top: None }
+    }
+
+    /// Token `id` with its rank.
+    pub(crate) fn ranked(engine: &Engine, id: u32, found: &TokenLogprobs) -> Self {
+        Self { rank: Some(found.rank), ..Self::new(engine.tokenizer(), id, Some(found.logprob)) }
     }
 
     /// Token `id` beside the likeliest in its place.
     pub(crate) fn among(engine: &Engine, id: u32, logprobs: &TokenLogprobs) -> Self {
         let tokenizer = engine.tokenizer();
         let top = logprobs.top.iter().map(|&(id, logprob)| Self::new(tokenizer, id, Some(logprob)));
-        Self { top: Some(top.collect()), ..Self::new(tokenizer, id, Some(logprobs.logprob)) }
+        Self { top: Some(top.collect()), ..Self::ranked(engine, id, logprobs) }
     }
+}
+
+/// The prompt's tokens with their log-probabilities, of which the first has none; `None` where none were asked for.
+pub(crate) fn json_prompt_logprobs(
+    engine: &Engine,
+    prompt: &[u32],
+    logprobs: &[TokenLogprobs],
+    are_wanted: bool,
+) -> Option<Vec<JsonToken>> {
+    let first = prompt.first().map(|&id| JsonToken::new(engine.tokenizer(), id, None));
+    let others = prompt.iter().skip(1).zip(logprobs).map(|(&id, found)| JsonToken::among(engine, id, found));
+    are_wanted.then(|| first.into_iter().chain(others).collect())
 }
 
 /// The output's tokens with their log-probabilities; `None` where none were asked for.

@@ -412,7 +412,7 @@ impl EngineBuilder {
         check_context(context_len, &target.config)?;
         // A draft with a shorter context is fine: where it is full, drafting stops.
         let draft_context = |draft: &OpenModel| context_len.min(draft.config.context_len);
-        let rows = self.num_draft_tokens.saturating_add(1);
+        let rows = memory::logits_rows(self.num_draft_tokens);
         let kv_type = self.device.kv_type(self.kv_type)?;
         let mut plan = vec![target.memory(Usage { context_len, rows, kv_type })];
         plan.extend(

@@ -6,6 +6,7 @@ use specgen_kernels::KvType;
 use crate::{
     error::{Error, Result},
     model::{PROMPT_CHUNK, config::ArchConfig},
+    score::SCORE_CHUNK,
 };
 
 /// What one model will take, in bytes.
@@ -30,6 +31,11 @@ pub struct Usage {
     pub rows: usize,
     /// How keys and values are kept.
     pub kv_type: KvType,
+}
+
+/// Logits rows of a target's largest pass: over a draft of this many tokens, or over a chunk of a text that is scored.
+pub fn logits_rows(num_draft_tokens: usize) -> usize {
+    num_draft_tokens.saturating_add(1).max(SCORE_CHUNK)
 }
 
 impl ModelMemory {

@@ -7,6 +7,7 @@ use crate::{
     draft::{Committed, Draft, DraftRequest, Drafter},
     error::{Error, Result},
     model::{Batch, Model, Output, Rows, Slice, feed_prompt},
+    score::feed_scored,
     sequence::{Memory, Sequence},
     verify::{Verdict, Verification, block, coupled, rejection},
 };
@@ -43,12 +44,24 @@ impl Rounds {
         self.check_owner(sequence)?;
         let start = Instant::now();
         let wants_draft = self.num_draft_tokens.min(sequence.draft_room()) > 0;
+        let scored = sequence.scored_rows();
         let Sequence { tokens, memory: Memory { cache, draft_state, .. }, stats, .. } = sequence;
+        if scored.is_some() {
+            // Every row is asked, those of a prefix that an earlier text left here too.
+            cache.truncate(sequence.prompt_logprobs.len());
+        }
         let cached = cache.retain_prefix(tokens);
         if stats.prefill.is_zero() {
             stats.reused_tokens = cached;
         }
-        let mut more = feed_prompt(&*self.target, cache, tokens, self.prefill_chunk, &mut self.output)?;
+        let mut more = match scored {
+            Some(rows) => {
+                let found = feed_scored(&*self.target, cache, tokens, rows, &mut self.output)?;
+                sequence.prompt_logprobs.extend(found);
+                cache.len() + 1 < tokens.len()
+            }
+            None => feed_prompt(&*self.target, cache, tokens, self.prefill_chunk, &mut self.output)?,
+        };
         if wants_draft {
             more |= self.drafter.prefill(draft_state.as_mut(), tokens, self.prefill_chunk)?;
         }

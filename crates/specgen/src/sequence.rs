@@ -9,6 +9,7 @@ use crate::{
     model::Model,
     rng::{CoupledNoise, Noise, RoundNoise},
     sampling::{History, Sampler, SamplingParams, TokenLogprobs},
+    score::ScoredRows,
     stats::Stats,
     text::TextOutput,
     verify::{DraftNoise, Verdict, Verification},
@@ -120,6 +121,8 @@ pub struct Sequence {
     pub(crate) history: History,
     pub(crate) stats: Stats,
     pub(crate) limits: Limits,
+    /// Of the prompt's tokens but the first, as far as it was fed, where they are wanted.
+    pub(crate) prompt_logprobs: Vec<TokenLogprobs>,
     noise: Noise,
     verification: Verification,
     round: u32,
@@ -147,6 +150,7 @@ impl Sequence {
             sampler,
             stats: Stats { prompt_tokens: prompt.len(), ..Stats::default() },
             limits,
+            prompt_logprobs: Vec::new(),
             round: 0,
             start: Instant::now(),
             text,
@@ -200,6 +204,23 @@ impl Sequence {
     /// Why it ended, once it has.
     pub fn finish_reason(&self) -> Option<FinishReason> {
         self.finish
+    }
+
+    /// The log-probabilities of the prompt's tokens but the first, once it was fed, where
+    /// [`SamplingParams::prompt_logprobs`] asks for them.
+    pub fn prompt_logprobs(&self) -> &[TokenLogprobs] {
+        &self.prompt_logprobs
+    }
+
+    /// What to ask of the prompt's rows while it is fed; `None`: nothing.
+    pub(crate) fn scored_rows(&self) -> Option<ScoredRows> {
+        let num_top = self.sampler.params().prompt_logprobs.filter(|_| self.round == 0)?;
+        Some(ScoredRows { vocab_size: self.sampler.vocab_size(), num_top, from: 1 })
+    }
+
+    /// Whether its prompt is to be fed before anything else.
+    pub(crate) fn wants_prompt(&self) -> bool {
+        self.round == 0 && (self.finish.is_none() || self.sampler.params().prompt_logprobs.is_some())
     }
 
     /// Counts and times so far.

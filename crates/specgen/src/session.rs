@@ -6,7 +6,7 @@ use crate::{
     engine::Engine,
     error::Result,
     round::Rounds,
-    sampling::{Sampler, SamplingParams},
+    sampling::{Sampler, SamplingParams, TokenLogprobs},
     sequence::{FinishReason, Memory, Piece, Request, Sequence},
     stats::Stats,
     verify::Verification,
@@ -175,6 +175,12 @@ impl Generation<'_> {
         &sequence.tokens()[..sequence.stats().prompt_tokens]
     }
 
+    /// The log-probabilities of the prompt's tokens but the first, once it was fed, where
+    /// [`SamplingParams::prompt_logprobs`] asks for them.
+    pub fn prompt_logprobs(&self) -> &[TokenLogprobs] {
+        self.sequence().prompt_logprobs()
+    }
+
     /// The ids generated so far.
     pub fn tokens(&self) -> &[u32] {
         self.sequence().output()
@@ -197,10 +203,7 @@ impl Generation<'_> {
     /// A failing target.
     pub fn prefill(&mut self) -> Result<bool> {
         let sequence = self.sequence.as_mut().expect("the sequence leaves in drop only");
-        if sequence.finish_reason().is_some() || sequence.stats().rounds > 0 {
-            return Ok(false);
-        }
-        self.rounds.prefill(sequence)
+        if sequence.wants_prompt() { self.rounds.prefill(sequence) } else { Ok(false) }
     }
 
     /// Runs until a piece is there, the text has ended, or something failed.
@@ -210,11 +213,9 @@ impl Generation<'_> {
             if let Some(piece) = sequence.next_piece() {
                 return Ok(Some(piece));
             }
+            while sequence.wants_prompt() && self.rounds.prefill(sequence)? {}
             if sequence.finish_reason().is_some() {
                 return Ok(None);
-            }
-            if sequence.stats().rounds == 0 {
-                while self.rounds.prefill(sequence)? {}
             }
             self.rounds.step(&mut [&mut *sequence])?.into_iter().collect::<Result<()>>()?;
         }

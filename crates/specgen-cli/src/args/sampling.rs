@@ -164,6 +164,7 @@ mod tests {
             seed: Some(9),
             verify: Some(Verification::Block),
             logprobs: None,
+            prompt_logprobs: None,
         };
         assert_eq!(found, wanted);
     }

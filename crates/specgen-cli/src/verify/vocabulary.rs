@@ -37,7 +37,7 @@ impl Vocabulary {
         let shared_ids = match (files, tokenizer) {
             (Some(files), Some(tokenizer)) => {
                 // As the engine opened it.
-                let tokenizer_pre = args.model.files.overrides().tokenizer_pre;
+                let tokenizer_pre = args.model.run.files.overrides().tokenizer_pre;
                 let draft = OpenModel::open(&files, &Overrides { tokenizer_pre, ..Overrides::default() })?;
                 Some(draft::check_vocab(tokenizer, &draft.tokenizer)?)
             }

@@ -7,6 +7,7 @@ mod chat;
 mod generate;
 mod help;
 mod listing;
+mod score;
 mod verify;
 
 use std::path::{Path, PathBuf};

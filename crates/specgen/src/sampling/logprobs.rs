@@ -59,6 +59,8 @@ impl FromStr for LogprobsMode {
 pub struct TokenLogprobs {
     /// The token's own.
     pub logprob: f32,
+    /// Its place among all tokens, 1 for the most likely; of equals the lower id comes first.
+    pub rank: usize,
     /// The most likely tokens, best first, of equals the lower id first. None is impossible, so there may be fewer than
     /// were asked for.
     pub top: Vec<(u32, f32)>,
@@ -79,11 +81,13 @@ impl TokenLogprobs {
             return Err(Error::InvalidArgument(format!("token {id} is none of the {len} with a logit")));
         };
         let row = LogSoftmax::new(logits);
+        let logits_by_id = logits.iter().copied().zip(0..).map(|(logit, id)| Candidate { id, logit });
         let mut top =
             if num_top == 0 { Vec::new() } else { filter::top_k(logits, num_top.min(logits.len())) };
         top.sort_unstable_by(filter::by_logit);
         Ok(Self {
             logprob: row.of(Candidate { id, logit }),
+            rank: rank(Candidate { id, logit }, logits_by_id),
             top: top
                 .into_iter()
                 .map(|candidate| (candidate.id, row.of(candidate)))
@@ -105,6 +109,8 @@ impl Sampler {
             LogprobsMode::Processed => {
                 let p = self.distribution(logits, history).ok()?;
                 let mut top: Vec<_> = p.support().map(|(id, logit)| Candidate { id, logit }).collect();
+                let logprob = p.log_prob(id);
+                let rank = rank(Candidate { id, logit: logprob }, top.iter().copied());
                 if num_top == 0 {
                     top.clear();
                 } else if top.len() > num_top {
@@ -112,10 +118,14 @@ impl Sampler {
                 }
                 top.sort_unstable_by(filter::by_logit);
                 let top = top.into_iter().map(|candidate| (candidate.id, candidate.logit)).collect();
-                Some(TokenLogprobs { logprob: p.log_prob(id), top })
+                Some(TokenLogprobs { logprob, rank, top })
             }
         }
     }
+}
+
+fn rank(token: Candidate, among: impl Iterator<Item = Candidate>) -> usize {
+    1 + among.filter(|other| filter::by_logit(other, &token).is_lt()).count()
 }
 
 /// The log-softmax of a row without NaN, for any of its tokens.
@@ -158,19 +168,22 @@ mod tests {
         let found = TokenLogprobs::raw(&row, 4, 9, 0).unwrap();
         let total: f64 = row.iter().map(|&x| f64::from(x).exp()).sum();
         let wanted = |x: f64| (x - total.ln()) as f32;
-        assert_eq!(found.logprob, wanted(0.5));
+        assert_eq!((found.logprob, found.rank), (wanted(0.5), 4));
         assert_eq!(found.top, [(1, wanted(3.0)), (3, wanted(3.0)), (0, wanted(1.0)), (4, wanted(0.5))]);
-        assert_eq!(TokenLogprobs::raw(&row, 2, 0, 0).unwrap(), TokenLogprobs { logprob: -INF, top: vec![] });
+        let impossible = TokenLogprobs { logprob: -INF, rank: 5, top: vec![] };
+        assert_eq!(TokenLogprobs::raw(&row, 2, 0, 0).unwrap(), impossible);
         assert_eq!(TokenLogprobs::raw(&row, 0, 1, 0).unwrap().top, found.top[..1]);
+        let ranks = [0, 1, 2, 3, 4].map(|id| TokenLogprobs::raw(&row, id, 0, 0).unwrap().rank);
+        assert_eq!(ranks, [3, 1, 5, 2, 4]);
     }
 
     #[test]
     fn rows_at_the_edge_of_numbers_give_numbers_or_errors() {
         let certain = TokenLogprobs::raw(&[1.0, INF, INF], 1, 3, 0).unwrap();
-        assert_eq!(certain, TokenLogprobs { logprob: 0.0, top: vec![(1, 0.0)] });
+        assert_eq!(certain, TokenLogprobs { logprob: 0.0, rank: 1, top: vec![(1, 0.0)] });
         assert_eq!(TokenLogprobs::raw(&[1.0, INF, INF], 2, 0, 0).unwrap().logprob, -INF);
         let nothing = TokenLogprobs::raw(&[-INF; 3], 1, 3, 0).unwrap();
-        assert_eq!(nothing, TokenLogprobs { logprob: -INF, top: vec![] });
+        assert_eq!(nothing, TokenLogprobs { logprob: -INF, rank: 2, top: vec![] });
         let error = TokenLogprobs::raw(&[1.0, f32::NAN], 0, 1, 7).unwrap_err();
         assert!(matches!(error, Error::NanLogits { step: 7, token: 1 }), "{error}");
         assert!(TokenLogprobs::raw(&[1.0], 1, 1, 0).is_err());
@@ -185,11 +198,11 @@ mod tests {
             Sampler::new(&params, 4).unwrap().logprobs(&[0.0, 2.0, 1.0, 1.5, 99.0], &history, 1)
         };
         let greedy = of(SamplingParams::greedy(), logprobs(LogprobsMode::Processed)).unwrap();
-        assert_eq!(greedy, TokenLogprobs { logprob: 0.0, top: vec![(1, 0.0)] });
+        assert_eq!(greedy, TokenLogprobs { logprob: 0.0, rank: 1, top: vec![(1, 0.0)] });
         let hot = SamplingParams { temperature: 2.0, top_k: 3, ..SamplingParams::greedy() };
         let processed = of(hot.clone(), logprobs(LogprobsMode::Processed)).unwrap();
         let total = (1f64.exp() + 0.75f64.exp() + 0.5f64.exp()).ln();
-        assert_eq!(processed.logprob, (1.0 - total) as f32);
+        assert_eq!((processed.logprob, processed.rank), ((1.0 - total) as f32, 1));
         assert_eq!(processed.top, [(1, (1.0 - total) as f32), (3, (0.75 - total) as f32)]);
         let raw = of(hot.clone(), logprobs(LogprobsMode::Raw)).unwrap();
         assert_eq!(raw, TokenLogprobs::raw(&[0.0, 2.0, 1.0, 1.5], 1, 2, 0).unwrap());

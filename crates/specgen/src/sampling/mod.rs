@@ -114,6 +114,11 @@ impl Sampler {
         self.noise.seed()
     }
 
+    /// Ids that may be said.
+    pub fn vocab_size(&self) -> usize {
+        self.vocab_size
+    }
+
     /// Whether every distribution is a point: the temperature is 0.
     pub fn is_greedy(&self) -> bool {
         self.params.temperature == 0.0

@@ -59,6 +59,10 @@ pub struct SamplingParams {
     pub verify: Option<Verification>,
     /// Log-probabilities to give with every token ([`Piece::logprobs`](crate::Piece)); `None` computes none.
     pub logprobs: Option<Logprobs>,
+    /// Log-probabilities to give of the prompt's tokens ([`Generation::prompt_logprobs`](crate::Generation)), the
+    /// model's, with this many of the most likely in each place; `None` computes none. All of the prompt is then fed,
+    /// also what an earlier text left in the cache.
+    pub prompt_logprobs: Option<usize>,
 }
 
 /// Exclude top choices: of the tokens with a probability of at least `threshold`, all but the least likely are left out,
@@ -150,6 +154,7 @@ impl SamplingParams {
             seed: None,
             verify: None,
             logprobs: None,
+            prompt_logprobs: None,
         }
     }
 
@@ -208,11 +213,12 @@ impl SamplingParams {
             check_phrases("dry_sequence_breaker", &dry.sequence_breakers, vocab_size)?;
         }
         check_phrases("bad_words", &self.bad_words, vocab_size)?;
-        if let Some(Logprobs { num_top, .. }) = self.logprobs
-            && num_top > vocab_size
-        {
-            let problem = format!("is {num_top}, but the vocabulary has {vocab_size} tokens");
-            return Err(Error::parameter("logprobs", problem));
+        let num_top = self.logprobs.map(|logprobs| logprobs.num_top);
+        for (name, num_top) in [("logprobs", num_top), ("prompt_logprobs", self.prompt_logprobs)] {
+            if let Some(num_top) = num_top.filter(|&num_top| num_top > vocab_size) {
+                let problem = format!("is {num_top}, but the vocabulary has {vocab_size} tokens");
+                return Err(Error::parameter(name, problem));
+            }
         }
         self.grammar.as_ref().map_or(Ok(()), Grammar::check)?;
         self.check_bias(vocab_size)
