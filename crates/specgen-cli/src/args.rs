@@ -23,6 +23,8 @@ pub(crate) use verify::VerifyArgs;
 const DEFAULT_MAX_TOKENS: usize = 512;
 /// More drafted tokens a round than any draft is right about; keeps the memory plan within reason.
 const MAX_DRAFT_TOKENS: usize = 1024;
+/// More texts at once than any machine this runs on makes sooner than one after the other.
+const MAX_SAMPLES: usize = 1024;
 /// More threads than any machine this runs on has cores.
 const MAX_THREADS: usize = 1024;
 
@@ -186,6 +188,7 @@ Examples:
   specgen generate \"Why is the sky blue?\"
   specgen generate -m qwen2.5-coder-1.5b-instruct --greedy --json \"Reverse a string in C\"
   specgen generate --json-schema person.json \"Who was Ada Lovelace?\"
+  specgen generate --num-samples 4 --seed 1 \"Name a star.\"
   specgen generate --raw --seed 7 -n 64 - < story.txt")]
 pub(crate) struct GenerateArgs {
     /// What to say to the model; `-`, or no prompt and a pipe: read it from stdin
@@ -198,6 +201,11 @@ pub(crate) struct GenerateArgs {
     /// Go on past the tokens that end a text, for measurements of a fixed length
     #[arg(long)]
     pub(crate) ignore_eos: bool,
+    /// Generate N texts of the prompt in the same passes, each with a seed of its own; each comes under a heading once it
+    /// is done, with --json all are a list `choices`
+    #[arg(long, value_name = "N")]
+    #[arg(allow_negative_numbers = true, value_parser = |s: &str| within(s, 1, MAX_SAMPLES))]
+    pub(crate) num_samples: Option<usize>,
     /// Print one JSON object at the end instead of the text as it comes
     #[arg(long)]
     pub(crate) json: bool,

@@ -24,7 +24,7 @@ Ctrl-C stops an answer. A space before / sends the line to the model.";
 
 pub(crate) fn run(args: &ChatArgs) -> Result<ExitCode> {
     let params = args.sampling.params()?;
-    let loaded = args.model.load(&*progress::reporter(args.text.quiet))?;
+    let loaded = args.model.load(1, &*progress::reporter(args.text.quiet))?;
     let engine = &loaded.engine;
     engine.need_chat_template().context("cannot chat")?;
     let mut chat = Chat {

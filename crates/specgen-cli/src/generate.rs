@@ -2,14 +2,15 @@
 
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use specgen::{Prompt, chat::Message};
 
 use crate::{
-    args::GenerateArgs,
+    args::{GenerateArgs, UsageError},
     interrupt,
     output::{JsonAnswer, JsonStats, closing_line, note, print_json, stream},
     progress, prompt,
+    samples::{self, Wanted},
     tokens::{json_logprobs, json_prompt_logprobs},
 };
 
@@ -18,15 +19,32 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
     let wants_logprobs = params.logprobs.is_some();
     let wants_prompt_logprobs = params.prompt_logprobs.is_some();
     let is_random = params.temperature > 0.0;
+    let num_samples = args.num_samples.unwrap_or(1);
+    if num_samples > 1 && !is_random {
+        bail!(UsageError(format!(
+            "--num-samples is {num_samples}, but at temperature 0 all would be the same text; raise --temperature"
+        )));
+    }
     let text = prompt::read(args.prompt.as_deref(), args.raw)?;
 
-    let loaded = args.model.load(&*progress::reporter(args.text.quiet))?;
+    let loaded = args.model.load(num_samples, &*progress::reporter(args.text.quiet))?;
     let engine = &loaded.engine;
     let session = engine.session(params)?;
     let mut session = session.with_stops(&args.text.stop).with_ignore_eos(args.ignore_eos);
 
     let messages = messages(args.text.system.as_deref(), &text);
     let prompt = if args.raw { Prompt::Text(&text) } else { Prompt::Messages(&messages) };
+    if num_samples > 1 || (args.json && args.num_samples.is_some()) {
+        let samples = session.generate_many(prompt, args.text.max_tokens, num_samples)?;
+        let wanted = Wanted {
+            num_samples,
+            json: args.json,
+            quiet: args.text.quiet,
+            logprobs: wants_logprobs,
+            prompt_logprobs: wants_prompt_logprobs,
+        };
+        return samples::run(samples, engine, &loaded.draft, &wanted);
+    }
     let mut generation = session.generate(prompt, args.text.max_tokens)?;
     let answer = stream(&mut generation, !args.json)?;
 

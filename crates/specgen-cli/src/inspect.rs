@@ -253,9 +253,9 @@ impl MemoryPlan {
         let context_len = args.context.unwrap_or(DEFAULT_CONTEXT_LEN.min(target.config.context_len));
         let kv_type = DeviceSpec::Cpu.kv_type(args.kv.kind)?;
         let memory = |model: &OpenModel, context_len, rows| {
-            Memory::new(&model.memory(Usage { context_len, rows, kv_type }), context_len)
+            Memory::new(&model.memory(Usage { context_len, num_sequences: 1, rows, kv_type }), context_len)
         };
-        let target_memory = memory(target, context_len, memory::logits_rows(DEFAULT_NUM_DRAFT_TOKENS));
+        let target_memory = memory(target, context_len, memory::logits_rows(DEFAULT_NUM_DRAFT_TOKENS, 1));
         let plan_draft = |draft: &OpenModel| -> specgen::Result<DraftPlan> {
             let context_len = context_len.min(draft.config.context_len);
             Ok(DraftPlan {

@@ -20,17 +20,18 @@ pub(crate) struct Loaded {
 }
 
 impl ModelArgs {
-    /// Loads target and draft, fetching what is missing.
+    /// Loads target and draft for so many texts at once, fetching what is missing.
     ///
     /// # Errors
     /// Those of the library.
-    pub(crate) fn load(&self, progress: &dyn Progress) -> Result<Loaded> {
+    pub(crate) fn load(&self, num_sequences: usize, progress: &dyn Progress) -> Result<Loaded> {
         let store = self.run.files.store()?;
         let target = self.target.as_deref().unwrap_or(DEFAULT_MODEL);
         let draft = self.draft_of(target, &store, progress)?;
         let builder = Engine::builder(target)
             .draft(DraftSource::from(draft.as_str()))
             .num_draft_tokens(self.num_draft_tokens)
+            .num_sequences(num_sequences)
             .store(store.options().clone());
         let engine = self.run.on(builder).build_with(progress)?;
         // What was asked for has been checked, but with nothing to draft nobody does.

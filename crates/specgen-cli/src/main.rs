@@ -15,6 +15,7 @@ mod output;
 mod progress;
 mod prompt;
 mod pull;
+mod samples;
 mod score;
 mod tokens;
 mod verify;

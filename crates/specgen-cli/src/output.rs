@@ -83,7 +83,7 @@ impl Answer {
     }
 }
 
-const INTERRUPTED: &str = "interrupted";
+pub(crate) const INTERRUPTED: &str = "interrupted";
 
 /// Runs `generation` to its end or to Ctrl-C, on stdout piece by piece if `echo` is set, closed by a line end.
 ///

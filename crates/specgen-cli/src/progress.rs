@@ -30,6 +30,13 @@ pub(crate) fn counter(what: &str, total: u64, quiet: bool) -> ProgressBar {
     bar.with_style(style).with_message(what.to_owned())
 }
 
+/// A count of `what` with its rate, where nobody knows how many there will be; on a terminal only.
+pub(crate) fn tally(what: &str, quiet: bool) -> ProgressBar {
+    let bar = if quiet { ProgressBar::hidden() } else { ProgressBar::no_length() };
+    let style = ProgressStyle::with_template("{human_pos} {msg}, {per_sec}");
+    bar.with_style(style.expect("the template above is well-formed")).with_message(what.to_owned())
+}
+
 /// Nothing here panics while it holds the lock, so what it guards is whole in any case.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)

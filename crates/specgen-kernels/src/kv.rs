@@ -115,7 +115,7 @@ impl KvStore {
         typed!(&self.0, store => store.kv_dim)
     }
 
-    /// Bytes it takes.
+    /// Bytes it takes, those it shares included.
     pub fn bytes(&self) -> usize {
         typed!(&self.0, store => store.bytes())
     }
@@ -134,10 +134,24 @@ impl KvStore {
 
     /// Copies the row of slot `from` to slot `to`.
     ///
+    /// # Errors
+    /// Where the system gives no memory.
+    ///
     /// # Panics
     /// If either is not there.
-    pub fn copy_slot(&mut self, from: usize, to: usize) {
-        typed!(&mut self.0, store => store.copy_slot(from, to));
+    pub fn copy_slot(&mut self, from: usize, to: usize) -> io::Result<()> {
+        typed!(&mut self.0, store => store.copy_slot(from, to))
+    }
+
+    /// A store of the same rows for another sequence, which grows in `arena`. They share what they hold until one of
+    /// them writes: that one then has the 256 slots around it for itself.
+    #[must_use]
+    pub fn fork(&self, arena: &Arc<Arena>) -> Self {
+        Self(match &self.0 {
+            Typed::F32(store) => Typed::F32(store.fork(arena)),
+            Typed::F16(store) => Typed::F16(store.fork(arena)),
+            Typed::BF16(store) => Typed::BF16(store.fork(arena)),
+        })
     }
 
     /// A copy in memory from the allocator, which is never given back.
@@ -154,7 +168,8 @@ impl KvStore {
 /// Keys and values of type `E`.
 #[derive(Debug)]
 pub(crate) struct Store<E> {
-    chunks: Vec<Chunk<E>>,
+    /// Forks share them until they write; attention reads through one pointer more for 64 slots.
+    chunks: Vec<Arc<Chunk<E>>>,
     kv_dim: usize,
     arena: Arc<Arena>,
 }
@@ -181,6 +196,10 @@ impl<E: Element> Store<E> {
         self.kv_dim
     }
 
+    fn fork(&self, arena: &Arc<Arena>) -> Self {
+        Self { chunks: self.chunks.clone(), kv_dim: self.kv_dim, arena: Arc::clone(arena) }
+    }
+
     fn bytes(&self) -> usize {
         2 * self.slots() * self.kv_dim * size_of::<E>()
     }
@@ -194,7 +213,10 @@ impl<E: Element> Store<E> {
         let end = slot + keys.len() / dim;
         while self.slots() < end {
             let (keys, values) = (self.arena.alloc(CHUNK * dim)?, self.arena.alloc(CHUNK * dim)?);
-            self.chunks.push(Chunk { keys, values });
+            self.chunks.push(Arc::new(Chunk { keys, values }));
+        }
+        for chunk in slot / CHUNK..end.div_ceil(CHUNK) {
+            self.own(chunk)?;
         }
         for (slot, (key, value)) in (slot..end).zip(keys.chunks_exact(dim).zip(values.chunks_exact(dim))) {
             let (keys, kept) = self.row_mut(slot);
@@ -211,24 +233,42 @@ impl<E: Element> Store<E> {
         Ok(())
     }
 
+    /// Makes a chunk this store's alone, so that it may be written to.
+    fn own(&mut self, chunk: usize) -> io::Result<()> {
+        let shared = &mut self.chunks[chunk];
+        if Arc::get_mut(shared).is_none() {
+            let mut keys = self.arena.alloc(shared.keys.len())?;
+            let mut values = self.arena.alloc(shared.values.len())?;
+            keys.copy_from_slice(&shared.keys);
+            values.copy_from_slice(&shared.values);
+            *shared = Arc::new(Chunk { keys, values });
+        }
+        Ok(())
+    }
+
     /// The key of a slot, element `slot % 64` of each, and its value.
     fn row_mut(&mut self, slot: usize) -> (&mut [[E; BLOCK]], &mut [E]) {
-        let Chunk { keys, values } = &mut self.chunks[slot / CHUNK];
+        let chunk = Arc::get_mut(&mut self.chunks[slot / CHUNK]);
+        let Chunk { keys, values } =
+            chunk.expect("a chunk is made its store's alone before it is written to");
         let keys = &mut keys[slot % CHUNK / BLOCK * BLOCK * self.kv_dim..][..BLOCK * self.kv_dim];
         (keys.as_chunks_mut().0, &mut values[slot % CHUNK * self.kv_dim..][..self.kv_dim])
     }
 
-    fn copy_slot(&mut self, from: usize, to: usize) {
+    fn copy_slot(&mut self, from: usize, to: usize) -> io::Result<()> {
+        self.own(to / CHUNK)?;
         let value = self.value(from).to_vec();
         let key: Vec<E> = self.keys(from / BLOCK, 0).iter().map(|d| d[from % BLOCK]).collect();
         let (keys, kept) = self.row_mut(to);
         kept.copy_from_slice(&value);
         keys.iter_mut().zip(key).for_each(|(place, x)| place[to % BLOCK] = x);
+        Ok(())
     }
 
     #[cfg(all(test, unix, not(miri)))]
     fn moved(&self) -> Self {
-        let chunks = self.chunks.iter().map(|c| Chunk { keys: c.keys.moved(), values: c.values.moved() });
+        let moved = |c: &Arc<Chunk<E>>| Chunk { keys: c.keys.moved(), values: c.values.moved() };
+        let chunks = self.chunks.iter().map(|chunk| Arc::new(moved(chunk)));
         Self { chunks: chunks.collect(), kv_dim: self.kv_dim, arena: Arc::clone(&self.arena) }
     }
 
@@ -265,8 +305,8 @@ mod tests {
             kv.write(0, &rows[..30], &rows[..30]).unwrap();
             kv.write(10, &rows[30..], &rows[30..]).unwrap();
             assert_eq!((kv.slots(), kv.bytes()), (512, 512 * 3 * 2 * kind.bytes()), "{kind}");
-            kv.copy_slot(299, 70);
-            kv.copy_slot(4, 4);
+            kv.copy_slot(299, 70).unwrap();
+            kv.copy_slot(4, 4).unwrap();
             for slot in 0..300 {
                 let wanted = row(if slot == 70 { 299 } else { slot });
                 let wanted: Vec<f32> = match kind {
@@ -282,6 +322,38 @@ mod tests {
                 });
             }
         }
+    }
+
+    /// Forks have what was there before them, and what either writes is its own; the rest is in memory once.
+    #[test]
+    fn forks_share_what_neither_writes() {
+        let row = |x: usize| vec![x as f32; 3];
+        let mut kv = KvStore::new(&Arena::new(), KvType::F32, 3);
+        let rows: Vec<f32> = (0..300).flat_map(row).collect();
+        kv.write(0, &rows, &rows).unwrap();
+        let mut fork = kv.fork(&Arena::new());
+        fork.write(290, &row(1000), &row(1000)).unwrap();
+        kv.write(300, &row(2000), &row(2000)).unwrap();
+        fork.copy_slot(290, 291).unwrap();
+        let (Typed::F32(kv), Typed::F32(fork)) = (kv.0, fork.0) else { unreachable!("both are of f32") };
+        let value = |store: &Store<f32>, slot| {
+            let key = store.keys(slot / BLOCK, 0).iter().map(|d| d[slot % BLOCK]).collect::<Vec<_>>();
+            assert_eq!(key, store.value(slot));
+            key[0]
+        };
+        for slot in 0..300 {
+            let forked = if matches!(slot, 290 | 291) { 1000.0 } else { slot as f32 };
+            assert_eq!((value(&kv, slot), value(&fork, slot)), (slot as f32, forked));
+        }
+        assert_eq!((value(&kv, 300), value(&fork, 300)), (2000.0, 0.0));
+        let same = |chunk: usize| std::ptr::eq(&raw const *kv.chunks[chunk], &raw const *fork.chunks[chunk]);
+        assert_eq!([0, 1].map(same), [true, false]);
+        // Whoever is left alone with a chunk writes to it as it is.
+        drop(kv);
+        let before = &raw const *fork.chunks[0];
+        let mut fork = fork;
+        fork.write(3, &row(7), &row(7)).unwrap();
+        assert!(std::ptr::eq(before, &raw const *fork.chunks[0]) && value(&fork, 3) == 7.0);
     }
 
     #[test]

@@ -15,8 +15,10 @@ pub struct KvCache {
 pub(crate) trait Storage: Any + Send {
     /// Copies slot `from` onto slot `to` in every layer.
     fn copy_slot(&mut self, from: usize, to: usize) -> Result<()>;
-    /// Bytes held now.
+    /// Bytes held now, those shared with forks included.
     fn bytes(&self) -> u64;
+    /// What another sequence with the same beginning starts from.
+    fn fork(&self) -> Result<Box<dyn Storage>>;
 }
 
 /// The storage of a model without keys and values (a table of logits, for tests and docs).
@@ -29,6 +31,10 @@ impl Storage for IdsOnly {
 
     fn bytes(&self) -> u64 {
         0
+    }
+
+    fn fork(&self) -> Result<Box<dyn Storage>> {
+        Ok(Box::new(Self))
     }
 }
 
@@ -57,7 +63,16 @@ impl KvCache {
         self.tokens.is_empty()
     }
 
-    /// Bytes of keys and values allocated now.
+    /// A cache of the same ids for another sequence. On the CPU both share the keys and values there are, and each has
+    /// for itself what it writes; elsewhere they are copied.
+    ///
+    /// # Errors
+    /// Where the device gives no memory.
+    pub fn fork(&self) -> Result<Self> {
+        Ok(Self { tokens: self.tokens.clone(), storage: self.storage.fork()? })
+    }
+
+    /// Bytes of keys and values held now, those shared with forks included.
     pub fn bytes(&self) -> u64 {
         self.storage.bytes()
     }

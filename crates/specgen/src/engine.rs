@@ -80,6 +80,7 @@ pub struct Engine {
     loaded: Arc<Loaded>,
     drafter: Arc<dyn Drafter>,
     num_draft_tokens: usize,
+    num_sequences: usize,
 }
 
 /// What belongs to the target's text.
@@ -102,6 +103,7 @@ impl Engine {
             target: target.into(),
             draft: DraftSource::default(),
             num_draft_tokens: DEFAULT_NUM_DRAFT_TOKENS,
+            num_sequences: 1,
             device: DeviceSpec::default(),
             threads: 0,
             context_len: None,
@@ -126,7 +128,9 @@ impl Engine {
             end_ids: end_ids.to_vec(),
             vocabulary: OnceLock::new(),
         };
-        Self { target, loaded: Arc::new(loaded), drafter, num_draft_tokens }
+        // Their memory is the caller's concern.
+        let num_sequences = usize::MAX;
+        Self { target, loaded: Arc::new(loaded), drafter, num_draft_tokens, num_sequences }
     }
 
     /// The same tokenizer and template over another target of the same vocabulary, such as one that watches or alters
@@ -159,6 +163,11 @@ impl Engine {
     /// Who drafts.
     pub fn drafter(&self) -> &Arc<dyn Drafter> {
         &self.drafter
+    }
+
+    /// Texts at once that there is memory for, as planned.
+    pub fn num_sequences(&self) -> usize {
+        self.num_sequences
     }
 
     /// Tokens drafted per round at most.
@@ -305,6 +314,7 @@ pub struct EngineBuilder {
     target: String,
     draft: DraftSource,
     num_draft_tokens: usize,
+    num_sequences: usize,
     device: DeviceSpec,
     threads: usize,
     context_len: Option<usize>,
@@ -325,6 +335,14 @@ impl EngineBuilder {
     #[must_use]
     pub fn num_draft_tokens(mut self, k: usize) -> Self {
         self.num_draft_tokens = k;
+        self
+    }
+
+    /// Texts at once to plan memory for, each of the whole context: for [`Session::generate_many`] and rounds of many
+    /// sequences; 1 without this call, and at least.
+    #[must_use]
+    pub fn num_sequences(mut self, num_sequences: usize) -> Self {
+        self.num_sequences = num_sequences.max(1);
         self
     }
 
@@ -412,14 +430,14 @@ impl EngineBuilder {
         check_context(context_len, &target.config)?;
         // A draft with a shorter context is fine: where it is full, drafting stops.
         let draft_context = |draft: &OpenModel| context_len.min(draft.config.context_len);
-        let rows = memory::logits_rows(self.num_draft_tokens);
+        let num_sequences = self.num_sequences;
+        let rows = memory::logits_rows(self.num_draft_tokens, num_sequences);
         let kv_type = self.device.kv_type(self.kv_type)?;
-        let mut plan = vec![target.memory(Usage { context_len, rows, kv_type })];
-        plan.extend(
-            draft.iter().map(|(draft, _)| {
-                draft.memory(Usage { context_len: draft_context(draft), rows: 1, kv_type })
-            }),
-        );
+        let mut plan = vec![target.memory(Usage { context_len, num_sequences, rows, kv_type })];
+        plan.extend(draft.iter().map(|(draft, _)| {
+            let context_len = draft_context(draft);
+            draft.memory(Usage { context_len, num_sequences, rows: num_sequences, kv_type })
+        }));
         // A GPU's memory is its own, and its driver refuses what does not fit.
         if matches!(self.device, DeviceSpec::Cpu | DeviceSpec::Reference) {
             memory::check(&plan)?;
@@ -457,6 +475,7 @@ impl EngineBuilder {
             loaded: Arc::new(loaded),
             drafter,
             num_draft_tokens: self.num_draft_tokens,
+            num_sequences,
         })
     }
 }

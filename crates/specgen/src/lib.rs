@@ -36,6 +36,7 @@ pub mod models;
 mod open;
 pub mod rng;
 mod round;
+mod samples;
 pub mod sampling;
 mod score;
 mod sequence;
@@ -54,6 +55,7 @@ pub use engine::{
 pub use error::{Error, Result};
 pub use open::OpenModel;
 pub use round::Rounds;
+pub use samples::Samples;
 pub use sampling::SamplingParams;
 pub use score::{Score, ScoreOptions, Scoring};
 pub use sequence::{FinishReason, Memory, Piece, Request, Sequence};

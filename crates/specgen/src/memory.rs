@@ -16,7 +16,7 @@ pub struct ModelMemory {
     pub name: String,
     /// All weights, as they lie in memory.
     pub weights: u64,
-    /// Keys and values of one sequence of the whole context.
+    /// Keys and values of all sequences, each of the whole context.
     pub kv_cache: u64,
     /// The logits rows of a pass over a draft, and what a prompt's chunk computes with.
     pub buffers: u64,
@@ -27,25 +27,28 @@ pub struct ModelMemory {
 pub struct Usage {
     /// Tokens of context.
     pub context_len: usize,
+    /// Sequences at once.
+    pub num_sequences: usize,
     /// Logits rows of a pass.
     pub rows: usize,
     /// How keys and values are kept.
     pub kv_type: KvType,
 }
 
-/// Logits rows of a target's largest pass: over a draft of this many tokens, or over a chunk of a text that is scored.
-pub fn logits_rows(num_draft_tokens: usize) -> usize {
-    num_draft_tokens.saturating_add(1).max(SCORE_CHUNK)
+/// Logits rows of a target's largest pass: over drafts of this many tokens, one for each sequence, or over a chunk of a
+/// text that is scored.
+pub fn logits_rows(num_draft_tokens: usize, num_sequences: usize) -> usize {
+    num_draft_tokens.saturating_add(1).saturating_mul(num_sequences).max(SCORE_CHUNK)
 }
 
 impl ModelMemory {
     /// A plan for a model whose weights take `weights` bytes.
     pub fn new(name: &str, config: &ArchConfig, weights: u64, usage: Usage) -> Self {
-        let Usage { context_len, rows, kv_type } = usage;
+        let Usage { context_len, num_sequences, rows, kv_type } = usage;
         // Sizes come from files: no product may wrap into a small plan.
         let product = |factors: &[usize]| factors.iter().fold(1u64, |all, &f| all.saturating_mul(f as u64));
-        let kv_bytes =
-            [2, config.num_kv_heads, config.head_dim, config.layers.len(), kv_type.bytes(), context_len];
+        let kv_row = [2, config.num_kv_heads, config.head_dim, config.layers.len(), kv_type.bytes()];
+        let kv_bytes = [&kv_row[..], &[context_len, num_sequences]].concat();
         // The residual stream and its norms, projections with their parts, gate and up with their product:
         // buffers come in powers of two, a half more on average.
         let row = [
@@ -54,7 +57,7 @@ impl ModelMemory {
             (3, config.intermediate_size),
         ];
         let row = row.into_iter().fold(0, |sum: usize, (n, dim)| sum.saturating_add(dim.saturating_mul(n)));
-        let activations = product(&[PROMPT_CHUNK.min(context_len), row, size_of::<f32>() * 3 / 2]);
+        let activations = product(&[PROMPT_CHUNK.min(context_len).max(rows), row, size_of::<f32>() * 3 / 2]);
         Self {
             name: name.to_owned(),
             weights,
@@ -85,7 +88,7 @@ fn check_against(models: &[ModelMemory], available: Option<u64>) -> Result<()> {
             what: models.iter().map(|m| m.name.as_str()).collect::<Vec<_>>().join(" with draft "),
             needed,
             available,
-            advice: "choose a smaller model or draft, or a shorter context".into(),
+            advice: "choose a smaller model or draft, a shorter context, or fewer texts at once".into(),
         }),
         _ => Ok(()),
     }
@@ -156,7 +159,12 @@ mod tests {
             ropes: Vec::new(),
             layers: vec![LayerConfig { window: None, rope: None }; 100],
         };
-        let usage = Usage { context_len: usize::MAX, rows: usize::MAX, kv_type: KvType::F16 };
+        let usage = Usage {
+            context_len: usize::MAX,
+            num_sequences: usize::MAX,
+            rows: usize::MAX,
+            kv_type: KvType::F16,
+        };
         let plan = ModelMemory::new("huge", &config, u64::MAX, usage);
         assert_eq!((plan.kv_cache, plan.buffers, plan.total()), (u64::MAX, u64::MAX, u64::MAX));
     }

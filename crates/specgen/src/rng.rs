@@ -106,6 +106,18 @@ pub fn random_seed() -> u64 {
     rand::random::<u64>() >> 11
 }
 
+/// The seed of one of several samples of a prompt, by its number: the first has the seed itself, sample `i` the `i`-th
+/// output of SplitMix64 (Steele et al. 2014) from there, without its lowest 11 bits, as [`random_seed`] has none.
+pub fn sample_seed(seed: u64, index: usize) -> u64 {
+    if index == 0 {
+        return seed;
+    }
+    let z = seed.wrapping_add((index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    (z ^ (z >> 31)) >> 11
+}
+
 /// Philox4x32 with ten rounds.
 fn philox4x32_10(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
     let ([mut c0, mut c1, mut c2, mut c3], [mut k0, mut k1]) = (counter, key);

@@ -1,6 +1,10 @@
 //! `Sequence`: one text on its way: its tokens, caches and counters, and the walk that commits a round token by token.
 
-use std::{collections::VecDeque, sync::Arc, time::Instant};
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use crate::{
     cache::KvCache,
@@ -73,6 +77,16 @@ impl Memory {
         }
     }
 
+    /// Caches of a text that begins as this one does.
+    fn fork(&mut self) -> Result<Self> {
+        Ok(Self {
+            cache: self.cache.fork()?,
+            draft_state: self.drafter.fork_state(self.draft_state.as_mut())?,
+            target: self.target.clone(),
+            drafter: self.drafter.clone(),
+        })
+    }
+
     /// Whether this very pair made the caches: no other can read them.
     pub(crate) fn is_of(&self, target: &Arc<dyn Model>, drafter: &Arc<dyn Drafter>) -> bool {
         Arc::ptr_eq(&self.target, target) && Arc::ptr_eq(&self.drafter, drafter)
@@ -95,6 +109,7 @@ pub struct Request<'a> {
 }
 
 /// Where a text ends.
+#[derive(Clone)]
 pub(crate) struct Limits {
     /// Tokens to generate at most.
     pub(crate) max_tokens: usize,
@@ -159,6 +174,33 @@ impl Sequence {
         };
         sequence.check_length();
         sequence
+    }
+
+    /// The same text so far, to go on with another seed. What the caches hold is not computed again, and on the CPU not
+    /// even copied. From a text without output, the fork is what a request with that seed and this verification gives.
+    ///
+    /// # Errors
+    /// Where the device gives no memory.
+    pub fn fork(&mut self, seed: u64) -> Result<Self> {
+        let memory = self.memory.fork()?;
+        let sampler = self.sampler.reseeded(seed);
+        let reused_tokens = memory.cache.len().min(self.stats.prompt_tokens);
+        Ok(Self {
+            tokens: self.tokens.clone(),
+            noise: Noise::new(seed),
+            memory,
+            sampler,
+            history: self.history.clone(),
+            stats: Stats { reused_tokens, prefill: Duration::ZERO, ..self.stats.clone() },
+            limits: self.limits.clone(),
+            prompt_logprobs: self.prompt_logprobs.clone(),
+            verification: self.verification,
+            round: self.round,
+            start: self.start,
+            text: self.text.clone(),
+            pieces: self.pieces.clone(),
+            finish: self.finish,
+        })
     }
 
     /// Whether a round can begin: text to continue, and a cache that holds all of it but the pending token.

@@ -4,8 +4,9 @@
 use crate::{
     chat::{Message, RenderOptions},
     engine::Engine,
-    error::Result,
+    error::{Error, Result},
     round::Rounds,
+    samples::Samples,
     sampling::{Sampler, SamplingParams, TokenLogprobs},
     sequence::{FinishReason, Memory, Piece, Request, Sequence},
     stats::Stats,
@@ -106,7 +107,13 @@ impl Session {
         prompt: impl Into<Prompt<'p>>,
         max_tokens: usize,
     ) -> Result<Generation<'_>> {
-        let prompt = self.encode(&prompt.into())?;
+        let sequence = self.start(&prompt.into(), max_tokens)?;
+        let rounds = self.engine.rounds();
+        Ok(Generation { home: &mut self.memory, sequence: Some(sequence), rounds, failed: false })
+    }
+
+    fn start(&mut self, prompt: &Prompt<'_>, max_tokens: usize) -> Result<Sequence> {
+        let prompt = self.encode(prompt)?;
         let request = Request {
             prompt: &prompt,
             params: &self.params,
@@ -114,9 +121,41 @@ impl Session {
             stops: &self.stops,
             ignore_eos: self.ignore_eos,
         };
-        let sequence = self.engine.start(&request, &mut self.memory)?;
+        self.engine.start(&request, &mut self.memory)
+    }
+
+    /// Generates `num_samples` texts of one prompt, all in the same passes: the prompt is fed once, and on the CPU its
+    /// keys and values are kept once. The first is what [`Session::generate`] gives; each has its own seed
+    /// ([`sample_seed`](crate::rng::sample_seed)) and is what a request with that seed and the same verification gives.
+    ///
+    /// # Errors
+    /// As [`Session::generate`]; [`Error::Parameter`] for no samples, for more than the engine has memory planned for
+    /// ([`EngineBuilder::num_sequences`](crate::EngineBuilder::num_sequences)), and for more than one at temperature 0.
+    pub fn generate_many<'p>(
+        &mut self,
+        prompt: impl Into<Prompt<'p>>,
+        max_tokens: usize,
+        num_samples: usize,
+    ) -> Result<Samples<'_>> {
+        let refuse = |problem: String| Err(Error::parameter("num_samples", problem));
+        let planned = self.engine.num_sequences();
+        match num_samples {
+            0 => return refuse("is 0, but must be at least 1".into()),
+            n if n > 1 && self.params.temperature == 0.0 => {
+                return refuse(format!(
+                    "is {n}, but at temperature 0 all would be the same text; raise the temperature"
+                ));
+            }
+            n if n > planned => {
+                return refuse(format!(
+                    "is {n}, but the engine has memory planned for {planned} at once (EngineBuilder::num_sequences)"
+                ));
+            }
+            _ => {}
+        }
+        let first = self.start(&prompt.into(), max_tokens)?;
         let rounds = self.engine.rounds();
-        Ok(Generation { home: &mut self.memory, sequence: Some(sequence), rounds, failed: false })
+        Ok(Samples::new(&mut self.memory, first, num_samples, rounds))
     }
 
     /// The token ids of a prompt, as [`Session::generate`] would feed them.

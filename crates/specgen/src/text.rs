@@ -7,6 +7,7 @@ use crate::{
 
 /// Turns committed tokens into pieces of text and watches for stop strings. It sees tokens one by one, in the order
 /// plain decoding would, so a stop string ends the text at the same token with and without speculation.
+#[derive(Clone)]
 pub(crate) struct TextOutput {
     stream: DecodeStream,
     stops: Vec<String>,

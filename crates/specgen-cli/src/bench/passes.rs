@@ -52,7 +52,8 @@ impl Report {
         let device = Device::open(DeviceSpec::Cpu, args.threads)?;
         let rows = args.rows.iter().max().map_or(1, |&rows| rows as usize);
         let kv_type = device.spec().kv_type(args.kv.kind)?;
-        let usage = Usage { context_len: CONTEXT + rows, rows: rows.min(VERIFY_ROWS), kv_type };
+        let context_len = CONTEXT + rows;
+        let usage = Usage { context_len, num_sequences: 1, rows: rows.min(VERIFY_ROWS), kv_type };
         memory::check(&[open.memory(usage)])?;
         note(format_args!("{}: loading", open.name));
         let before = memory::resident();

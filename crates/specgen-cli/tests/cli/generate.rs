@@ -362,3 +362,58 @@ fn a_text_is_what_its_grammar_says() {
             .contains(&answer["text"].as_str().unwrap())
     );
 }
+
+/// Each sample is what its seed gives alone, in JSON and as text; the first has the seed given.
+#[test]
+fn samples_of_a_prompt_are_the_texts_of_their_seeds() {
+    let Some(model) = real_model() else { return };
+    let sample = |words: &[&str]| {
+        let command = ["generate", "-m", model, "--temperature", "1.2", "-n", "12", PROMPT];
+        run(specgen(&command).args(words))
+    };
+    let found = sample(&["--seed", "5", "--num-samples", "3", "--json", "--logprobs", "1"]).json();
+    let keys: Vec<&String> = found.as_object().unwrap().keys().collect();
+    assert_eq!(keys, ["choices", "prompt_token_ids", "verify", "model", "draft"]);
+    let choices = found["choices"].as_array().unwrap();
+    assert_eq!((choices.len(), &choices[0]["seed"], &found["verify"]), (3, &5.into(), &"coupled".into()));
+    assert_ne!(choices[0]["text"], choices[1]["text"]);
+    for (i, choice) in choices.iter().enumerate() {
+        assert_eq!(choice["index"], i);
+        let seed = choice["seed"].to_string();
+        let alone = sample(&["--seed", &seed, "--json", "--logprobs", "1"]).json();
+        for field in ["text", "token_ids", "finish_reason", "logprobs", "seed"] {
+            assert_eq!(choice[field], alone[field], "{field} of {i}");
+        }
+        assert_eq!(found["prompt_token_ids"], alone["prompt_token_ids"]);
+        assert_eq!(choice["stats"]["reused_tokens"] == 0, i == 0, "{choice}");
+    }
+
+    let text = sample(&["--seed", "5", "--num-samples", "3"]);
+    let closing: Vec<&str> = text.stderr.lines().collect();
+    assert_eq!(closing.len(), 3, "{}", text.stderr);
+    let shown: Vec<String> = (0..)
+        .zip(choices)
+        .map(|(i, choice)| {
+            let text = choice["text"].as_str().unwrap();
+            let end = if text.ends_with('\n') { "" } else { "\n" };
+            format!("--- sample {} of 3, seed {} ---\n{text}{end}", i + 1, choice["seed"])
+        })
+        .collect();
+    assert!(closing.iter().zip(choices).all(|(line, c)| line.contains(&format!("--seed {} ", c["seed"]))));
+    assert_eq!(text.ok(), shown.join("\n"));
+
+    // One is a text like any other, but a list is what JSON was asked for.
+    let one = sample(&["--seed", "5", "--num-samples", "1", "--json"]).json();
+    assert_eq!(one["choices"].as_array().unwrap().len(), 1);
+    let one = sample(&["--seed", "5", "--num-samples", "1", "-q"]).ok();
+    assert_eq!(one.trim_end(), choices[0]["text"].as_str().unwrap().trim_end());
+}
+
+#[test]
+fn samples_that_make_no_sense_or_have_no_room_are_refused() {
+    let error = run(&mut specgen(&["generate", "--greedy", "--num-samples", "2", "x"])).fails(2);
+    assert!(error.contains("--num-samples is 2, but at temperature 0 all would be the same text"), "{error}");
+    let Some(model) = real_model() else { return };
+    let error = run(&mut specgen(&["generate", "-m", model, "--num-samples", "1024", "x"])).fails(1);
+    assert!(error.contains("bytes of memory, but only") && error.contains("fewer texts at once"), "{error}");
+}

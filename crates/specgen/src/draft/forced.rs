@@ -26,6 +26,10 @@ impl Drafter for ForcedDrafter {
         self.inner.new_state()
     }
 
+    fn fork_state(&self, state: &mut dyn DraftState) -> Result<Box<dyn DraftState>> {
+        self.inner.fork_state(state)
+    }
+
     fn prefill(&self, state: &mut dyn DraftState, tokens: &[u32], chunk: usize) -> Result<bool> {
         self.inner.prefill(state, tokens, chunk)
     }

@@ -23,6 +23,15 @@ pub trait Drafter: Send + Sync {
     /// The state of a sequence that has no text yet.
     fn new_state(&self) -> Box<dyn DraftState>;
 
+    /// The state of a sequence that begins as the one of `state` does: it may copy what that one holds. By default it is
+    /// new, and takes the text in when it is first asked. A state must not make it draft otherwise than a new one would.
+    ///
+    /// # Errors
+    /// Where the device gives no memory.
+    fn fork_state(&self, _state: &mut dyn DraftState) -> Result<Box<dyn DraftState>> {
+        Ok(self.new_state())
+    }
+
     /// Takes in the next `chunk` tokens of a prompt, or of a text as far as it goes, and returns whether more is left.
     /// For drafters to which a long prompt is work: it is done in pieces, before the first round, and counted as prompt.
     ///

@@ -72,6 +72,10 @@ impl Drafter for ModelDrafter {
         Box::new(State { cache: self.model.new_cache() })
     }
 
+    fn fork_state(&self, state: &mut dyn DraftState) -> Result<Box<dyn DraftState>> {
+        Ok(Box::new(State { cache: state.downcast::<State>().cache.fork()? }))
+    }
+
     fn prefill(&self, state: &mut dyn DraftState, tokens: &[u32], chunk: usize) -> Result<bool> {
         if self.room(tokens) == 0 {
             return Ok(false);

@@ -40,6 +40,10 @@ impl Drafter for NgramDrafter {
         Box::new(Index { min_len: self.min_len, max_len: self.max_len, ..Index::default() })
     }
 
+    fn fork_state(&self, state: &mut dyn DraftState) -> Result<Box<dyn DraftState>> {
+        Ok(Box::new(state.downcast::<Index>().clone()))
+    }
+
     fn draft(&self, requests: &mut [DraftRequest<'_>]) -> Result<Vec<Result<Draft>>> {
         let draft = |request: &mut DraftRequest<'_>| {
             let (tokens, k, end_ids) = (request.tokens, request.k, request.end_ids);
@@ -75,7 +79,7 @@ fn continuation(tokens: &[u32], next: usize, k: usize, end_ids: &[u32]) -> Vec<u
 }
 
 /// Where each n-gram last ended. Updated by one token in O(max_len), and shrunk again as fast.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Index {
     min_len: usize,
     max_len: usize,

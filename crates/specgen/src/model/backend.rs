@@ -87,6 +87,10 @@ pub(crate) trait Backend: Send + Sync + 'static {
 pub(crate) trait LayerKv: Send + 'static {
     fn copy_slot(&mut self, from: usize, to: usize) -> Result<()>;
     fn bytes(&self) -> u64;
+    /// The layers of another sequence that has the same slots.
+    fn fork(layers: &[Self]) -> Result<Vec<Self>>
+    where
+        Self: Sized;
 }
 
 /// The keys and values of all layers of one sequence.
@@ -99,6 +103,10 @@ impl<K: LayerKv> Storage for Layers<K> {
 
     fn bytes(&self) -> u64 {
         self.0.iter().map(K::bytes).sum()
+    }
+
+    fn fork(&self) -> Result<Box<dyn Storage>> {
+        Ok(Box::new(Self(K::fork(&self.0)?)))
     }
 }
 

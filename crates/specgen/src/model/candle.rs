@@ -126,6 +126,12 @@ impl LayerKv for Kv {
         Ok(())
     }
 
+    /// A copy: candle writes rows into the storage that clones of a tensor share.
+    fn fork(layers: &[Self]) -> Result<Vec<Self>> {
+        let copy = |kv: &Self| Ok(Self { k: kv.k.copy()?, v: kv.v.copy()?, kv_dim: kv.kv_dim });
+        layers.iter().map(copy).collect()
+    }
+
     fn bytes(&self) -> u64 {
         ((self.k.elem_count() + self.v.elem_count()) * size_of::<f32>()) as u64
     }

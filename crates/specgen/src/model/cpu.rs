@@ -159,12 +159,16 @@ fn matrix(tensor: &weights::Tensor) -> Result<MatrixRef<'_>> {
 
 impl LayerKv for KvStore {
     fn copy_slot(&mut self, from: usize, to: usize) -> Result<()> {
-        KvStore::copy_slot(self, from, to);
-        Ok(())
+        KvStore::copy_slot(self, from, to).map_err(Error::Allocation)
     }
 
     fn bytes(&self) -> u64 {
         KvStore::bytes(self) as u64
+    }
+
+    fn fork(layers: &[Self]) -> Result<Vec<Self>> {
+        let arena = Arena::new();
+        Ok(layers.iter().map(|layer| KvStore::fork(layer, &arena)).collect())
     }
 }
 

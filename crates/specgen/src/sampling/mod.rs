@@ -104,6 +104,12 @@ impl Sampler {
         Self { vocab_size, ..self.clone() }
     }
 
+    /// The same for another text, with another seed.
+    pub(crate) fn reseeded(&self, seed: u64) -> Self {
+        let walk = self.params.grammar.as_ref().and_then(Walk::new).map(Arc::new);
+        Self { noise: Noise::new(seed), walk, ..self.clone() }
+    }
+
     /// The parameters in use, as given.
     pub fn params(&self) -> &SamplingParams {
         &self.params
