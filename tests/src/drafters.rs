@@ -7,10 +7,13 @@ use specgen::{
     Result,
     distribution::Distribution,
     draft::{
-        Draft, DraftRequest, DraftState, Drafter, ForcedDrafter, ModelDrafter, NgramDrafter, NoDraft, NoState,
+        Draft, DraftRequest, DraftState, DraftVocab, Drafter, ForcedDrafter, ModelDrafter, NgramDrafter,
+        NoDraft, NoState, Translator,
     },
-    model::Model,
+    model::{Model, ToyModel},
 };
+
+use crate::vocabularies;
 
 /// A drafter with a name, for messages.
 pub type Named = (&'static str, Arc<dyn Drafter>);
@@ -33,6 +36,7 @@ pub fn all(target: &Arc<dyn Model>, other: &Arc<dyn Model>, text: &[u32], end_id
             "forced, then another model",
             Arc::new(ForcedDrafter::new(Arc::new(ModelDrafter::new(other.clone(), vocab_size)))),
         ),
+        ("another vocabulary", in_other_words(vocab_size, vocab_size * 3 / 2)),
         ("uniform draws", Arc::new(Uniform { vocab_size })),
         ("oracle", scripted(move |n, k| (n..n + k).map(|i| at(&oracle, i)).collect())),
         ("always wrong", scripted(move |n, k| (n..n + k).map(|i| (at(&wrong, i) + 1) % vocab).collect())),
@@ -42,6 +46,13 @@ pub fn all(target: &Arc<dyn Model>, other: &Arc<dyn Model>, text: &[u32], end_id
         ),
         ("ends everywhere", scripted(move |_, k| vec![end_id; k])),
     ]
+}
+
+/// A toy of `draft_size` tokens that drafts for a target of `target_size` others.
+fn in_other_words(target_size: usize, draft_size: usize) -> Arc<dyn Drafter> {
+    let (target, draft) = (vocabularies::of_target(target_size), vocabularies::of_draft(draft_size));
+    let vocab = DraftVocab::Other(Arc::new(Translator::new(&target, &draft)));
+    Arc::new(ModelDrafter::with_vocab(Arc::new(ToyModel::new(draft_size, 7, 6.0)), vocab))
 }
 
 /// Guesses by a rule from the text's length and k.

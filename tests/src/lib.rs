@@ -6,6 +6,7 @@ pub mod features;
 pub mod real;
 pub mod tiny;
 pub mod toy;
+pub mod vocabularies;
 
 pub use specgen_proof::{enumeration, statistics};
 

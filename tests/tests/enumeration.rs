@@ -7,13 +7,15 @@
 
 use specgen::Error;
 use specgen::distribution::Distribution;
-use specgen::sampling::{History, SamplingParams};
+use specgen::draft::Translator;
+use specgen::sampling::{History, Sampler, SamplingParams};
 use specgen::verify::{Chooser, Draft, block, rejection};
 use specgen_tests::enumeration::{EnumChooser, Law, TOLERANCE, enumerate, exact, law_error};
 use specgen_tests::features::{self, Feature};
 use specgen_tests::toy::{
     Block, RATIO_RULES, Rejection, Rule, SampledToy, Toy, concat, draw_chain, round, sampled_round, toys,
 };
+use specgen_tests::vocabularies;
 
 fn every_rule_and_toy() -> impl Iterator<Item = ((&'static str, &'static dyn Rule<EnumChooser>), (Toy, usize))>
 {
@@ -272,6 +274,36 @@ fn every_feature_of_the_sampler_keeps_its_law() {
             let (toy, start) = (SampledToy::with(seed, params), [3, 1, 3]);
             let error = toy.error(&start, 2, &sessions_law(rule, &toy, &start));
             assert!(error < TOLERANCE, "{name}, {rule_name}, seed {seed}: {error:e}");
+        }
+    }
+}
+
+/// A draft that knows one of the target's four tokens, three, or all and more: its logits are put under the target's ids.
+#[test]
+fn a_draft_of_another_vocabulary_keeps_the_law() {
+    let target = vocabularies::of_target(4);
+    for (draft_size, num_twins) in [(3, 1), (5, 3), (9, 4)] {
+        let translator = Translator::new(&target, &vocabularies::of_draft(draft_size));
+        assert_eq!(translator.coverage().num_twins, num_twins);
+        for ((name, rule), seed) in
+            RATIO_RULES.into_iter().flat_map(|rule| (0..12).map(move |seed| (rule, seed)))
+        {
+            let (toy, own) = (SampledToy::new(seed), Toy { vocab: draft_size as u32, seed });
+            let sampler = Sampler::new(&toy.draft, 4).unwrap();
+            let q = |text: &[u32]| {
+                let mut row = [0.0; 4];
+                translator.scatter(&own.logits(text, 7), &mut row);
+                let q = sampler.distribution(&row, &toy.history(text)).unwrap();
+                assert!(q.support().count() <= num_twins);
+                q
+            };
+            let law = enumerate(|chooser| {
+                let draft = draw_chain(&[], 2, q, chooser);
+                let verdict = rule.verify(&draft, &mut |i| Ok(toy.p(&draft.tokens[..i])), chooser);
+                concat(&draft.tokens[..verdict.num_accepted], &[verdict.next_token])
+            });
+            let error = toy.error(&[], 2, &law);
+            assert!(error < TOLERANCE, "{name}, {draft_size} draft tokens, seed {seed}: {error:e}");
         }
     }
 }

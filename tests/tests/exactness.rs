@@ -10,7 +10,9 @@ use std::sync::{
 use specgen::{
     Engine, Error, FinishReason, Request, Rounds, SamplingParams, Score, ScoreOptions, Sequence,
     Verification,
-    draft::{Draft, DraftRequest, Drafter, ModelDrafter, NgramDrafter, NoDraft},
+    draft::{
+        Draft, DraftRequest, DraftState, DraftVocab, Drafter, ModelDrafter, NgramDrafter, NoDraft, Translator,
+    },
     model::{Batch, Model, Output, Rows, Slice, ToyModel},
     sampling::{History, Logprobs, LogprobsMode, Sampler, TokenLogprobs, Xtc},
 };
@@ -20,6 +22,7 @@ use specgen_tests::{
     finish_together,
     statistics::chi_square,
     tiny::{self, Tiny},
+    vocabularies::{self, Reversed},
 };
 
 const KS: [usize; 4] = [0, 1, 3, 7];
@@ -336,6 +339,99 @@ fn a_model_agrees_with_itself_under_every_rule() {
         assert_eq!(generation.stats().acceptance_rate(), 1.0, "{verify}");
         assert_eq!(generation.stats().residual_underflows, 0, "{verify}");
     }
+}
+
+/// The same where its ids are others: it reads the text in them, and its draws are put back into the target's.
+#[test]
+fn a_model_agrees_with_itself_in_other_ids() {
+    let toy = ToyModel::new(12, 1, 6.0);
+    let (target_vocab, draft_vocab) = vocabularies::reversed(12);
+    let vocab = DraftVocab::Other(Arc::new(Translator::new(&target_vocab, &draft_vocab)));
+    assert_eq!(vocab.num_shared(), 12);
+    let itself = Arc::new(ModelDrafter::with_vocab(Arc::new(Reversed(toy.clone())), vocab));
+    let engine = Engine::from_parts(Arc::new(toy), itself, 4, &[]);
+    for verify in Verification::ALL {
+        let params = SamplingParams {
+            temperature: 1.5,
+            repetition_penalty: 1.2,
+            seed: Some(3),
+            verify: Some(verify),
+            ..SamplingParams::default()
+        };
+        let mut session = engine.session(params).unwrap();
+        let mut generation = session.generate(&[5u32, 1][..], 100).unwrap();
+        generation.by_ref().for_each(|piece| drop(piece.unwrap()));
+        assert_eq!(generation.stats().acceptance_rate(), 1.0, "{verify}");
+    }
+}
+
+/// Drafts with a state that has seen nothing, every time.
+struct Forgetful(ModelDrafter);
+
+impl Drafter for Forgetful {
+    fn new_state(&self) -> Box<dyn DraftState> {
+        self.0.new_state()
+    }
+
+    fn draft(&self, requests: &mut [DraftRequest<'_>]) -> specgen::Result<Vec<specgen::Result<Draft>>> {
+        let mut states: Vec<_> = requests.iter().map(|_| self.new_state()).collect();
+        let mut fresh: Vec<_> = requests
+            .iter_mut()
+            .zip(&mut states)
+            .map(|(request, state)| DraftRequest {
+                state: state.as_mut(),
+                tokens: request.tokens,
+                k: request.k,
+                sampler: request.sampler,
+                history: &mut *request.history,
+                noise: request.noise.clone(),
+                end_ids: request.end_ids,
+            })
+            .collect();
+        self.0.draft(&mut fresh)
+    }
+}
+
+/// What a draft of another vocabulary remembers of the text, ids and keys and values, is what reading it anew gives: its
+/// drafts are the same, and so is all that becomes of them.
+#[test]
+fn a_translated_text_is_remembered_as_it_would_be_read_anew() {
+    let device = tiny::cpu(1);
+    let target: Arc<dyn Model> = Tiny::named("llama").load(&device);
+    let draft = Tiny::named("qwen2").load(&device);
+    let vocab = target.info().vocab_size;
+    let translator = Translator::new(&vocabularies::of_target(vocab), &vocabularies::of_draft(vocab));
+    let translator = Arc::new(translator);
+    let drafter = || ModelDrafter::with_vocab(draft.clone(), DraftVocab::Other(translator.clone()));
+    let engine = |drafter| Engine::from_parts(target.clone(), drafter, 3, &[]);
+    let (remembering, forgetful) = (engine(Arc::new(drafter()) as _), engine(Arc::new(Forgetful(drafter()))));
+    let (mut accepted, mut rejected) = (0, 0);
+    for seed in 0..20 {
+        let params = SamplingParams {
+            temperature: 1.0,
+            seed: Some(seed),
+            verify: Some(Verification::Rejection),
+            ..SamplingParams::greedy()
+        };
+        let text = |engine: &Engine| {
+            let mut session = engine.session(params.clone()).unwrap();
+            let mut tokens = Vec::new();
+            let mut counts = Vec::new();
+            // A second text shares the first's beginning only.
+            for prompt in [&[5u32, 1, 4, 20, 33, 2][..], &[5, 1, 4, 7]] {
+                let mut generation = session.generate(prompt, 40).unwrap();
+                generation.by_ref().for_each(|piece| tokens.push(piece.unwrap().id));
+                counts.push((generation.stats().drafted, generation.stats().accepted));
+            }
+            (tokens, counts)
+        };
+        let (got, wanted) = (text(&remembering), text(&forgetful));
+        assert_eq!(got, wanted, "seed {seed}");
+        got.1.iter().for_each(|(drafted, stood)| {
+            (accepted, rejected) = (accepted + stood, rejected + drafted - stood)
+        });
+    }
+    assert!(accepted > 50 && rejected > 50, "{accepted} accepted, {rejected} rejected");
 }
 
 #[test]

@@ -163,6 +163,27 @@ fn accepting_the_impossible_is_caught() {
     assert!(impossible_tokens(loose) > CAUGHT);
 }
 
+/// A draft of another vocabulary draws over its own tokens and ends where the target has no such token, instead of drawing
+/// over those that both have.
+#[test]
+fn drawing_before_the_restriction_is_caught() {
+    let error = worst(|toy, k| {
+        enumerate(|chooser| {
+            let mut draft = Draft::default();
+            for i in 0..k {
+                let q = Toy { vocab: toy.vocab + 1, ..toy }.q(&draft.tokens);
+                let token = q.draw(chooser, i);
+                if token == toy.vocab {
+                    break;
+                }
+                draft.push(token, q);
+            }
+            round(&[], &draft, |context| toy.p(context), &Rejection, chooser)
+        })
+    });
+    assert!(error > CAUGHT, "{error:e}");
+}
+
 /// A drawn token is looked at, and dropped because it or its chain looks weak, or because the target cannot say it.
 #[test]
 fn dropping_after_the_draw_is_caught() {

@@ -2,13 +2,14 @@
 //! together are refused.
 #![allow(clippy::unwrap_used, missing_docs)]
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use specgen::{
     Engine, FinishReason, Prompt, Request, SamplingParams, ScoreOptions, Sequence,
     chat::Message,
-    draft::{Drafter, ModelDrafter, NgramDrafter},
+    draft::{Drafter, ModelDrafter, NgramDrafter, NoDraft},
     model::{Batch, Model, Output, Rows as SliceRows, Slice},
+    models::Progress,
 };
 use specgen_tests::{finish_together, real};
 
@@ -267,12 +268,35 @@ fn a_conversation_reuses_what_it_shares() {
     assert_eq!(second, fresh, "a warm cache changes nothing");
 }
 
+/// Keeps what it is told.
+#[derive(Default)]
+struct Told(Mutex<Vec<String>>);
+
+impl Progress for Told {
+    fn start(&self, _: &str, _: Option<u64>, _: u64) {}
+    fn advance(&self, _: u64) {}
+    fn message(&self, text: &str) {
+        self.0.lock().unwrap().push(text.to_owned());
+    }
+    fn finish(&self) {}
+}
+
 #[test]
-fn a_draft_of_another_vocabulary_is_refused_by_its_first_differing_id() {
+fn a_draft_of_another_vocabulary_drafts_what_both_can_say() {
     let Some(builder) = real::engine("smollm2-135m-instruct") else { return };
     let Some(gemma) = real::files("gemma-3-270m") else { return };
-    let error = builder.draft(gemma.weights[0].to_str().unwrap()).build().unwrap_err().to_string();
-    assert!(error.contains("id 0 is") && error.contains("ngram"), "{error}");
+    let told = Told::default();
+    let engine = builder.draft(gemma.weights[0].to_str().unwrap()).build_with(&told).unwrap();
+    let told = told.0.into_inner().unwrap().join(" ");
+    assert!(told.contains("another vocabulary: 46147 of its 262144 tokens are the target's too"), "{told}");
+    let plain = engine.with_drafter(Arc::new(NoDraft), 0);
+    for prompt in
+        ["Once upon a time there was a", "Le café était très", "for (int i = 0; i < n; i++) {\n    "]
+    {
+        let (got, wanted) = (run(&engine, prompt, 48, &[]), run(&plain, prompt, 48, &[]));
+        assert_eq!((&got.tokens, &got.text, got.finish), (&wanted.tokens, &wanted.text, wanted.finish));
+        assert!(got.acceptance > 0.0, "{prompt}: nothing was accepted");
+    }
 }
 
 #[test]

@@ -268,7 +268,7 @@ fn forked_caches_go_apart() {
         let mut first = model.new_cache();
         feed(&*model, &mut first, &beginning);
         let mut second = first.fork().unwrap();
-        let mut caches = [&mut first, &mut second];
+        let caches = [&mut first, &mut second];
         for step in 0..2 {
             for i in 0..2 {
                 let found = feed(&*model, caches[i], parts[i][step]);

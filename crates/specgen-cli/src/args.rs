@@ -301,7 +301,7 @@ pub(crate) struct ModelArgs {
     /// org/name[@revision][:file] [default: smollm2-135m-instruct]
     #[arg(short = 'm', long, value_name = "MODEL", alias = "model")]
     pub(crate) target: Option<String>,
-    /// Who guesses: a smaller model of the same vocabulary, `ngram` (the text's own past) or `none`
+    /// Who guesses: a smaller model, best of the same vocabulary, `ngram` (the text's own past) or `none`
     /// [default: as `specgen list` recommends, else ngram]
     #[arg(long, value_name = "MODEL|ngram|none")]
     pub(crate) draft: Option<String>,
@@ -412,7 +412,7 @@ Examples:
 pub(crate) struct InspectArgs {
     /// A name (see `specgen list`), a file or folder, or a hub repository
     pub(crate) model: String,
-    /// A draft to plan with; its vocabulary is compared
+    /// A draft to plan with; its vocabulary is compared with the target's
     #[arg(long, value_name = "MODEL")]
     pub(crate) draft: Option<String>,
     /// Tokens to plan for [default: 8192, or what the model was trained on if less]

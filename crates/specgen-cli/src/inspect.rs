@@ -9,7 +9,7 @@ use serde::Serialize;
 use specgen::{
     DEFAULT_CONTEXT_LEN, DEFAULT_NUM_DRAFT_TOKENS, DraftSource, OpenModel, Overrides,
     device::DeviceSpec,
-    draft,
+    draft::{self, DraftVocab},
     memory::{self, ModelMemory, Usage},
     model::config::{ArchConfig, RopeScaling},
     tokenizer::Tokenizer,
@@ -135,10 +135,23 @@ struct MemoryPlan {
 #[derive(Serialize)]
 struct DraftPlan {
     name: String,
-    /// Ids that mean the same bytes to both models.
+    /// Tokens that both models have.
     shared_vocab_size: usize,
+    /// For a draft of another vocabulary.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    other_vocabulary: Option<OtherVocabulary>,
     #[serde(flatten)]
     memory: Memory,
+}
+
+#[derive(Serialize)]
+struct OtherVocabulary {
+    vocab_size: usize,
+    /// Of the target's tokens of ordinary text, the share the draft has too.
+    text_share: f64,
+    /// In words.
+    #[serde(skip)]
+    coverage: draft::Coverage,
 }
 
 #[derive(Serialize)]
@@ -152,7 +165,7 @@ struct Memory {
 
 impl Report {
     /// # Errors
-    /// [`specgen::Error::VocabMismatch`] for a draft of another vocabulary.
+    /// [`specgen::Error::VocabMismatch`] for a draft that has too few of the target's tokens.
     fn new(target: &OpenModel, draft: Option<&OpenModel>, args: &InspectArgs) -> specgen::Result<Self> {
         let tensors: Vec<TensorLine> = target
             .weights
@@ -258,9 +271,16 @@ impl MemoryPlan {
         let target_memory = memory(target, context_len, memory::logits_rows(DEFAULT_NUM_DRAFT_TOKENS, 1));
         let plan_draft = |draft: &OpenModel| -> specgen::Result<DraftPlan> {
             let context_len = context_len.min(draft.config.context_len);
+            let vocab = DraftVocab::between(&target.tokenizer, &draft.tokenizer)?;
+            let other = |coverage: draft::Coverage| OtherVocabulary {
+                vocab_size: coverage.draft_vocab_size,
+                text_share: (coverage.text_share * 1e4).round() / 1e4,
+                coverage,
+            };
             Ok(DraftPlan {
                 name: draft.name.clone(),
-                shared_vocab_size: draft::check_vocab(&target.tokenizer, &draft.tokenizer)?,
+                shared_vocab_size: vocab.num_shared(),
+                other_vocabulary: vocab.coverage().map(other),
                 memory: memory(draft, context_len, 1),
             })
         };

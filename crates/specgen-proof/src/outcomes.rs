@@ -18,6 +18,8 @@ use crate::{
 
 /// Rows of logits a pass may have; more bring no speed.
 const MAX_ROWS: usize = 40;
+/// Samples drawn side by side at most.
+pub(crate) const MAX_WIDTH: usize = 8;
 /// First tokens behind which the second is looked at.
 const MAX_FIRST: usize = 8;
 /// A first token is followed to the second where it is expected as often.
@@ -199,7 +201,7 @@ fn draw(
     watch: &dyn Watch,
 ) -> Result<HashMap<(u32, u32), usize>> {
     let k = engine.num_draft_tokens();
-    let width = (MAX_ROWS / (k + 1)).clamp(1, 16);
+    let width = (MAX_ROWS / (k + 1)).clamp(1, MAX_WIDTH);
     let mut memories: Vec<Option<Memory>> = (0..width).map(|_| None).collect();
     let mut rounds = engine.rounds();
     let mut counts = HashMap::new();

@@ -102,6 +102,9 @@ impl Report {
 }
 
 impl Proof<'_> {
+    /// Texts that run side by side: what a memory plan has to have room for.
+    pub const NUM_SEQUENCES: usize = outcomes::MAX_WIDTH;
+
     /// Runs every check.
     ///
     /// # Errors

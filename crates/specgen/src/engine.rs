@@ -11,7 +11,7 @@ use specgen_kernels::KvType;
 use crate::{
     chat::ChatTemplate,
     device::{Device, DeviceSpec},
-    draft::{Drafter, ForcedDrafter, ModelDrafter, NgramDrafter, NoDraft, check_vocab},
+    draft::{DraftVocab, Drafter, ForcedDrafter, ModelDrafter, NgramDrafter, NoDraft},
     error::{Error, Result},
     grammar::Vocabulary,
     memory::{self, Usage},
@@ -42,7 +42,7 @@ pub enum DraftSource {
     /// The text's own past.
     #[default]
     Ngram,
-    /// A smaller model of the same vocabulary: a name, a path or a hub repository.
+    /// A smaller model, best of the same vocabulary: a name, a path or a hub repository.
     Model(String),
 }
 
@@ -391,10 +391,22 @@ impl EngineBuilder {
     /// Loads everything, fetching models by name on first use.
     ///
     /// # Errors
-    /// Anything that keeps a model from being found, fetched, read or held in memory; a draft of another
-    /// vocabulary; what the device can't do.
+    /// Anything that keeps a model from being found, fetched, read or held in memory; a draft whose
+    /// vocabulary has too little in common with the target's; what the device can't do.
     pub fn build(self) -> Result<Engine> {
         self.build_with(&NoProgress)
+    }
+
+    /// Opens the draft. Where its file does not say how it splits text and it has the target's vocabulary, what names the
+    /// pre-tokenizer of one names that of both.
+    fn open_draft(&self, files: &ModelFiles) -> Result<OpenModel> {
+        match OpenModel::open(files, &Overrides::default()) {
+            Err(Error::Tokenizer { .. }) if self.overrides.tokenizer_pre.is_some() => {
+                let tokenizer_pre = self.overrides.tokenizer_pre.clone();
+                OpenModel::open(files, &Overrides { tokenizer_pre, ..Overrides::default() })
+            }
+            opened => opened,
+        }
     }
 
     /// As [`EngineBuilder::build`], telling `progress` of long work.
@@ -402,20 +414,19 @@ impl EngineBuilder {
     /// # Errors
     /// As [`EngineBuilder::build`].
     pub fn build_with(self, progress: &dyn Progress) -> Result<Engine> {
-        let store = Store::new(match self.store {
-            Some(options) => options,
+        let store = Store::new(match &self.store {
+            Some(options) => options.clone(),
             None => StoreOptions::from_env()?,
         });
         let target = OpenModel::open(&store.resolve(&self.target, progress)?, &self.overrides)?;
         let draft = match self.draft.resolve(&store, progress)? {
             Some(files) => {
-                // A draft has the target's vocabulary, so what names the pre-tokenizer of one names that of
-                // both.
-                let overrides =
-                    Overrides { tokenizer_pre: self.overrides.tokenizer_pre.clone(), ..Default::default() };
-                let draft = OpenModel::open(&files, &overrides)?;
-                let shared = check_vocab(&target.tokenizer, &draft.tokenizer)?;
-                Some((draft, shared))
+                let draft = self.open_draft(&files)?;
+                let vocab = DraftVocab::between(&target.tokenizer, &draft.tokenizer)?;
+                if let Some(coverage) = vocab.coverage() {
+                    progress.message(&format!("{} has another vocabulary: {coverage}", draft.name));
+                }
+                Some((draft, vocab))
             }
             None => None,
         };
@@ -454,10 +465,13 @@ impl EngineBuilder {
         };
         let model = load_model(&target, context_len)?;
         let drafter: Arc<dyn Drafter> = match (&self.draft, &draft) {
-            (_, Some((draft, shared))) => {
-                let known_to_both = (*shared).min(model.info().vocab_size);
+            (_, Some((draft, vocab))) => {
+                let vocab = match vocab {
+                    DraftVocab::Shared(shared) => DraftVocab::Shared((*shared).min(model.info().vocab_size)),
+                    other => other.clone(),
+                };
                 // A model's draft is masked by the grammar too, and spells what is forced as its target is apt to.
-                Arc::new(ModelDrafter::new(load_model(draft, draft_context(draft))?, known_to_both))
+                Arc::new(ModelDrafter::with_vocab(load_model(draft, draft_context(draft))?, vocab))
             }
             (DraftSource::Ngram, _) => Arc::new(ForcedDrafter::new(Arc::new(NgramDrafter::default()))),
             _ => Arc::new(NoDraft),

@@ -91,11 +91,17 @@ impl MemoryPlan {
         line("memory", &self.target)?;
         if let Some(draft) = &self.draft {
             line("  draft", &draft.memory)?;
-            writeln!(
-                out,
-                "                {} shares {} ids with the target",
-                draft.name, draft.shared_vocab_size
-            )?;
+            let name = &draft.name;
+            match &draft.other_vocabulary {
+                None => writeln!(
+                    out,
+                    "                {name} shares {} ids with the target",
+                    draft.shared_vocab_size
+                )?,
+                Some(other) => {
+                    writeln!(out, "                {name} has another vocabulary: {}", other.coverage)?;
+                }
+            }
         }
         let room = match self.available {
             Some(available) if available < self.total => {

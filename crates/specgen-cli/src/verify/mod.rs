@@ -40,7 +40,7 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<ExitCode> {
         write(file, "")?;
     }
 
-    let loaded = args.model.load(&*progress::reporter(false))?;
+    let loaded = args.model.load(Proof::NUM_SEQUENCES, &*progress::reporter(false))?;
     let engine = &loaded.engine;
     if engine.num_draft_tokens() == 0 || loaded.draft == "none" {
         let problem = "nothing drafts, so that there is nothing to verify; give a --draft and a -k above 0";

@@ -30,9 +30,12 @@ pub(super) fn text(verified: &Verified<'_>, engine: &Engine) -> String {
     }
 
     let vocabulary = &verified.vocabulary;
-    let shared = match vocabulary.shared_ids {
-        Some(shared) => format!("{shared} of {} ids mean the same to the draft", vocabulary.target_ids),
-        None => format!("the draft uses the target's own {} ids", vocabulary.target_ids),
+    let shared = match (&vocabulary.coverage, vocabulary.shared_ids) {
+        (Some(coverage), _) => format!("the draft's is another: {coverage}"),
+        (None, Some(shared)) => {
+            format!("{shared} of {} ids mean the same to the draft", vocabulary.target_ids)
+        }
+        (None, None) => format!("the draft uses the target's own {} ids", vocabulary.target_ids),
     };
     let kept =
         format!("{} of {} texts come back from their tokens as they were", vocabulary.kept, vocabulary.texts);

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use serde::Serialize;
-use specgen::{DraftSource, OpenModel, Overrides, draft, models::NoProgress};
+use specgen::{DraftSource, OpenModel, Overrides, draft::DraftVocab, models::NoProgress};
 
 use crate::{args::VerifyArgs, load::Loaded};
 
@@ -21,8 +21,10 @@ const TEXTS: [&str; 6] = [
 pub(super) struct Vocabulary {
     /// Ids the target can say.
     pub(super) target_ids: usize,
-    /// Ids that mean the same bytes to a draft model; nothing where no model drafts.
+    /// Tokens that a draft model has too; nothing where no model drafts.
     pub(super) shared_ids: Option<usize>,
+    /// How far a draft of another vocabulary covers the target's.
+    pub(super) coverage: Option<String>,
     /// Texts that were made tokens and text again.
     pub(super) texts: usize,
     /// Those of them that came back as they were.
@@ -34,12 +36,12 @@ impl Vocabulary {
         let engine = &loaded.engine;
         let tokenizer = engine.tokenizer();
         let files = DraftSource::from(loaded.draft.as_str()).resolve(&loaded.store, &NoProgress)?;
-        let shared_ids = match (files, tokenizer) {
+        let draft = match (files, tokenizer) {
             (Some(files), Some(tokenizer)) => {
                 // As the engine opened it.
                 let tokenizer_pre = args.model.run.files.overrides().tokenizer_pre;
                 let draft = OpenModel::open(&files, &Overrides { tokenizer_pre, ..Overrides::default() })?;
-                Some(draft::check_vocab(tokenizer, &draft.tokenizer)?)
+                Some(DraftVocab::between(tokenizer, &draft.tokenizer)?)
             }
             _ => None,
         };
@@ -50,7 +52,13 @@ impl Vocabulary {
                     usize::from(tokenizer.decode_from_start(&tokenizer.encode(text, false)?, false) == text);
             }
         }
-        Ok(Self { target_ids: engine.vocab_size(), shared_ids, texts: TEXTS.len(), kept })
+        Ok(Self {
+            target_ids: engine.vocab_size(),
+            shared_ids: draft.as_ref().map(DraftVocab::num_shared),
+            coverage: draft.and_then(|vocab| vocab.coverage()).map(|coverage| coverage.to_string()),
+            texts: TEXTS.len(),
+            kept,
+        })
     }
 
     /// A tokenizer that normalises text is within its rights; what a draft shares with the target is known to be the same.

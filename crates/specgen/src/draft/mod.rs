@@ -3,6 +3,8 @@
 mod forced;
 mod model;
 mod ngram;
+mod translation;
+mod twins;
 mod vocab;
 
 use std::any::Any;
@@ -10,7 +12,8 @@ use std::any::Any;
 pub use forced::ForcedDrafter;
 pub use model::ModelDrafter;
 pub use ngram::NgramDrafter;
-pub use vocab::check_vocab;
+pub use translation::Translator;
+pub use vocab::{Coverage, DraftVocab};
 
 pub use crate::verify::{Draft, DraftNoise};
 use crate::{

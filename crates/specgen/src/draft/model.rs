@@ -1,8 +1,8 @@
-//! `ModelDrafter`: a smaller model of the same vocabulary drafts by decoding ahead.
+//! `ModelDrafter`: a smaller model drafts by decoding ahead, in the target's tokens or in its own.
 
 use std::sync::Arc;
 
-use super::{Draft, DraftRequest, DraftState, Drafter};
+use super::{Draft, DraftRequest, DraftState, DraftVocab, Drafter, translation::Translation};
 use crate::{
     cache::KvCache,
     error::{Error, Result},
@@ -11,49 +11,104 @@ use crate::{
 };
 
 /// Drafts with a model.
+///
+/// One of another vocabulary reads the text in its own tokens and drafts those that the target has too: its distribution
+/// is restricted to them and normalised again, and that is the `q` its drafts are drawn from, over the target's ids
+/// (token-level intersection, arXiv:2502.05202). So the target's sampling parameters, its noise and every rule act on it
+/// as on any other.
 pub struct ModelDrafter {
     model: Arc<dyn Model>,
-    vocab_size: usize,
+    vocab: DraftVocab,
 }
 
 impl ModelDrafter {
-    /// `vocab_size`: the ids target and draft share; logits beyond are padding and never drafted.
+    /// A model of the target's vocabulary. `vocab_size`: the ids that both share; logits beyond are padding and never
+    /// drafted.
     pub fn new(model: Arc<dyn Model>, vocab_size: usize) -> Self {
-        let vocab_size = vocab_size.min(model.info().vocab_size);
-        Self { model, vocab_size }
+        Self::with_vocab(model, DraftVocab::Shared(vocab_size))
+    }
+
+    /// A model whose tokens stand for the target's as `vocab` says.
+    pub fn with_vocab(model: Arc<dyn Model>, vocab: DraftVocab) -> Self {
+        Self { model, vocab }
     }
 
     /// The most tokens that can be drafted after `text`. The draft's context may be shorter than the target's: where it
     /// is full, drafting stops, decoding not. A text with an id the draft does not know cannot be fed to it.
     fn room(&self, text: &[u32]) -> usize {
         let info = self.model.info();
-        let known = text.iter().all(|&id| (id as usize) < info.vocab_size);
+        let known = !text.is_empty() && text.iter().all(|&id| (id as usize) < info.vocab_size);
         if known { (info.context_len + 1).saturating_sub(text.len()) } else { 0 }
+    }
+
+    /// The target's parameters over the ids that the draft's logits are given for.
+    fn sampler(&self, target: &Sampler) -> Sampler {
+        match &self.vocab {
+            DraftVocab::Shared(shared) => target.over((*shared).min(self.model.info().vocab_size)),
+            DraftVocab::Other(_) => target.clone(),
+        }
     }
 }
 
-/// The draft's own keys and values.
+/// The draft's own keys and values, and the text they are of where it is not in the target's tokens.
 struct State {
     cache: KvCache,
+    translation: Option<Translation>,
 }
 
 impl DraftState for State {}
+
+impl State {
+    /// Hears of the text as it is now.
+    fn follow(&mut self, tokens: &[u32]) {
+        if let Some(translation) = &mut self.translation {
+            translation.follow(tokens);
+        }
+    }
+
+    /// The cache, and the text last followed, `tokens`, as the draft reads it.
+    fn parts<'s>(&'s mut self, tokens: &'s [u32]) -> (&'s mut KvCache, &'s [u32]) {
+        (&mut self.cache, self.translation.as_ref().map_or(tokens, Translation::ids))
+    }
+}
 
 /// One sequence's draft as it grows. Its request's `k` falls to the draft's length where it has to end.
 struct Chain {
     sampler: Sampler,
     draft: Draft,
+    /// The drafted tokens as the draft itself is fed them.
+    own: Vec<u32>,
     error: Option<Error>,
 }
 
 impl Chain {
-    /// Draws the next token from `logits`.
-    fn extend(&mut self, request: &mut DraftRequest<'_>, logits: &[f32]) {
+    /// Draws the next token from `logits`; `row` is scratch.
+    fn extend(
+        &mut self,
+        request: &mut DraftRequest<'_>,
+        logits: &[f32],
+        vocab: &DraftVocab,
+        row: &mut Vec<f32>,
+    ) {
+        let logits = match vocab {
+            DraftVocab::Shared(_) => logits,
+            DraftVocab::Other(translator) => {
+                row.resize(self.sampler.vocab_size(), f32::NEG_INFINITY);
+                translator.scatter(logits, row);
+                row
+            }
+        };
         match self.sampler.distribution(logits, request.history) {
             Ok(q) => {
                 let (token, ln_q) = self.draft.draw(q, &mut request.noise);
                 request.history.push_drawn(token, ln_q);
-                if request.end_ids.contains(&token) {
+                let own = match vocab {
+                    DraftVocab::Shared(_) => Some(token),
+                    DraftVocab::Other(translator) => translator.twins().of_target(token),
+                };
+                self.own.extend(own);
+                // A token that the draft cannot be fed is one that a processor of the user's has put there.
+                if request.end_ids.contains(&token) || own.is_none() {
                     request.k = self.draft.len();
                 }
             }
@@ -69,32 +124,41 @@ impl Chain {
 
 impl Drafter for ModelDrafter {
     fn new_state(&self) -> Box<dyn DraftState> {
-        Box::new(State { cache: self.model.new_cache() })
+        let translation = match &self.vocab {
+            DraftVocab::Shared(_) => None,
+            DraftVocab::Other(translator) => Some(Translation::new(translator.clone())),
+        };
+        Box::new(State { cache: self.model.new_cache(), translation })
     }
 
     fn fork_state(&self, state: &mut dyn DraftState) -> Result<Box<dyn DraftState>> {
-        Ok(Box::new(State { cache: state.downcast::<State>().cache.fork()? }))
+        let State { cache, translation } = state.downcast::<State>();
+        Ok(Box::new(State { cache: cache.fork()?, translation: translation.clone() }))
     }
 
     fn prefill(&self, state: &mut dyn DraftState, tokens: &[u32], chunk: usize) -> Result<bool> {
-        if self.room(tokens) == 0 {
+        let state = state.downcast::<State>();
+        state.follow(tokens);
+        let (cache, text) = state.parts(tokens);
+        if self.room(text) == 0 {
             return Ok(false);
         }
-        let cache = &mut state.downcast::<State>().cache;
-        feed_prompt(&*self.model, cache, tokens, chunk, &mut Output::new())
+        feed_prompt(&*self.model, cache, text, chunk, &mut Output::new())
     }
 
     fn draft(&self, requests: &mut [DraftRequest<'_>]) -> Result<Vec<Result<Draft>>> {
         let mut chains = Vec::with_capacity(requests.len());
         let mut committed = Vec::with_capacity(requests.len());
         for request in requests.iter_mut() {
-            request.k = request.k.min(self.room(request.tokens));
             if request.k > 0 {
-                request.state.downcast::<State>().cache.retain_prefix(request.tokens);
+                let state = request.state.downcast::<State>();
+                state.follow(request.tokens);
+                let (cache, text) = state.parts(request.tokens);
+                cache.retain_prefix(text);
+                request.k = request.k.min(self.room(text));
             }
-            // The target's parameters over the draft's ids.
-            let sampler = request.sampler.over(self.vocab_size);
-            chains.push(Chain { sampler, draft: Draft::default(), error: None });
+            let sampler = self.sampler(request.sampler);
+            chains.push(Chain { sampler, draft: Draft::default(), own: Vec::new(), error: None });
             committed.push(request.history.num_output());
         }
         let mut out = Output::new();
@@ -117,8 +181,7 @@ impl ModelDrafter {
         loop {
             let mut slices = Vec::new();
             for request in requests.iter_mut().filter(|request| request.k > 0) {
-                let text = request.tokens;
-                let cache = &mut request.state.downcast::<State>().cache;
+                let (cache, text) = request.state.downcast::<State>().parts(request.tokens);
                 let unseen = &text[cache.len()..];
                 if unseen.len() > PROMPT_CHUNK {
                     let tokens = &unseen[..PROMPT_CHUNK];
@@ -139,6 +202,7 @@ impl ModelDrafter {
         chains: &mut [Chain],
         out: &mut Output,
     ) -> Result<()> {
+        let mut scratch = Vec::new();
         for step in 0.. {
             let mut feeding = Vec::new();
             let mut slices = Vec::new();
@@ -146,11 +210,10 @@ impl ModelDrafter {
                 if step >= request.k {
                     continue;
                 }
-                let text = request.tokens;
-                let cache = &mut request.state.downcast::<State>().cache;
+                let (cache, text) = request.state.downcast::<State>().parts(request.tokens);
                 let tokens = match step {
                     0 => &text[cache.len()..],
-                    _ => &chain.draft.tokens[step - 1..],
+                    _ => &chain.own[step - 1..],
                 };
                 slices.push(Slice { cache, tokens, rows: Rows::Last(1), tree: None });
                 feeding.push(i);
@@ -160,7 +223,7 @@ impl ModelDrafter {
             }
             self.model.forward(&mut Batch { slices, taps: &[] }, out)?;
             for (row, &i) in feeding.iter().enumerate() {
-                chains[i].extend(&mut requests[i], out.logits(row, 0));
+                chains[i].extend(&mut requests[i], out.logits(row, 0), &self.vocab, &mut scratch);
             }
         }
         Ok(())

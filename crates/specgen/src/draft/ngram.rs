@@ -95,7 +95,7 @@ struct Index {
 const MAX_LEN: usize = 16;
 
 /// An n-gram, by value: a text of a thousand tokens has thousands.
-#[derive(Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Ngram {
     len: usize,
     tokens: [u32; MAX_LEN],

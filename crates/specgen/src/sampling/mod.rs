@@ -120,7 +120,7 @@ impl Sampler {
         self.noise.seed()
     }
 
-    /// Ids that may be said.
+    /// The ids it is over: those below this one.
     pub fn vocab_size(&self) -> usize {
         self.vocab_size
     }

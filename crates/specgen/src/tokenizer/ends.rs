@@ -30,6 +30,31 @@ const ENDS: &[&str] = &[
     "[e~[",
 ];
 
+/// What a token does, whatever it is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Begins every text.
+    Begin,
+    /// Ends a turn of a conversation.
+    TurnEnd,
+    /// Ends a text.
+    TextEnd,
+}
+
+/// Whether `text` is a name of tokens that end a turn, or a text.
+pub(super) fn is_called(role: Role, text: &[u8]) -> bool {
+    let names: &[&str] = match role {
+        Role::Begin => &[],
+        Role::TurnEnd => {
+            &["<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<turn|>", "<end_of_utterance>"]
+        }
+        Role::TextEnd => {
+            &["<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "<｜end▁of▁sentence｜>", "[EOS]"]
+        }
+    };
+    names.iter().any(|name| name.as_bytes() == text)
+}
+
 /// Texts of fill-in-the-middle tokens after which another file begins: nothing of the answer follows.
 const FILE_ENDS: &[&str] = &[
     "<|fim_pad|>",

@@ -26,6 +26,8 @@ use crate::{Error, Result};
 
 pub use stream::DecodeStream;
 
+pub(crate) use ends::Role;
+
 use vocab::{Part, Vocab, Whole};
 
 /// Text to token ids and back. Cloning shares.
@@ -169,12 +171,44 @@ impl Tokenizer {
     /// The bytes a token decodes to in the middle of a text, special tokens as their text; `None` outside the
     /// vocabulary. Not always UTF-8: a character may take several tokens.
     pub fn token_bytes(&self, id: u32) -> Option<Vec<u8>> {
-        self.inner.vocab.piece(id).map(<[u8]>::to_vec)
+        self.piece(id).map(<[u8]>::to_vec)
     }
 
     /// The token as the vocabulary spells it (`Ġthe`, `▁the`, `<0x0A>`); `None` outside it, or where not UTF-8.
     pub fn token_text(&self, id: u32) -> Option<&str> {
         std::str::from_utf8(self.inner.vocab.text(id)?).ok()
+    }
+
+    /// [`token_bytes`](Self::token_bytes), not copied.
+    pub(crate) fn piece(&self, id: u32) -> Option<&[u8]> {
+        self.inner.vocab.piece(id)
+    }
+
+    /// The token that does this, where there is one.
+    pub(crate) fn of_role(&self, role: Role) -> Option<u32> {
+        match role {
+            Role::Begin => self.inner.bos.filter(|_| self.inner.adds_bos),
+            Role::TurnEnd | Role::TextEnd => {
+                let inner = &*self.inner;
+                let named = |&id: &u32| ends::is_called(role, inner.vocab.text(id).unwrap_or_default());
+                inner.ends.iter().copied().find(named).or(inner.eos)
+            }
+        }
+    }
+
+    /// Whether `id` steers the model.
+    pub(crate) fn is_control(&self, id: u32) -> bool {
+        self.inner.vocab.kind(id) == Some(vocab::Kind::Control)
+    }
+
+    /// Whether `id` stands for a byte that no other token spells: `<0xXX>`.
+    pub(crate) fn is_byte(&self, id: u32) -> bool {
+        self.inner.vocab.kind(id) == Some(vocab::Kind::Byte)
+    }
+
+    /// Whether encoding puts a space before a text and behind special tokens.
+    pub(crate) fn puts_space(&self) -> bool {
+        self.inner.drops_first_space
     }
 
     /// Whether `id` is a control or unknown token: what decoding may leave out. User-defined tokens are text.
@@ -216,7 +250,7 @@ impl Tokenizer {
         if skip_special && self.is_special(id) {
             return None;
         }
-        self.inner.vocab.piece(id)
+        self.piece(id)
     }
 }
 
