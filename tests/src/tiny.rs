@@ -222,36 +222,30 @@ impl Tiny {
 
     /// `config.json` and `model.safetensors` in `dir`.
     pub fn write_safetensors(&self, dir: &Path) {
-        self.write_renamed(dir, &self.config, |name| name);
-    }
-
-    fn write_renamed(&self, dir: &Path, config: &Json, rename: impl Fn(String) -> String) {
-        std::fs::write(dir.join("config.json"), config.to_string()).expect("a writable folder");
-        let mut header = serde_json::Map::new();
-        let mut data: Vec<u8> = Vec::new();
-        for tensor in self.tensors() {
-            let start = data.len();
-            data.extend(tensor.data.iter().flat_map(|x| x.to_le_bytes()));
-            let entry = json!({"dtype": "F32", "shape": tensor.shape, "data_offsets": [start, data.len()]});
-            header.insert(rename(tensor.name), entry);
-        }
-        let mut header = Json::Object(header).to_string().into_bytes();
-        header.resize(header.len().next_multiple_of(8), b' ');
-        let mut file = (header.len() as u64).to_le_bytes().to_vec();
-        file.extend(header);
-        file.extend(data);
-        std::fs::write(dir.join("model.safetensors"), file).expect("a writable folder");
+        write(dir, &self.config, self.tensors());
     }
 
     /// Loads it as the language model of a multimodal wrapper, whose tensor names begin with `prefix`.
     pub fn load_wrapped(&self, prefix: &str, device: &Device) -> Arc<dyn Model> {
-        let dir = tempfile::tempdir().expect("a temporary folder");
         let config = json!({"model_type": "gemma3", "text_config": self.config});
-        self.write_renamed(dir.path(), &config, |name| match prefix {
-            "language_model." => format!("{prefix}{name}"),
-            _ => name.replacen("model.", prefix, 1),
-        });
-        load_folder(dir.path(), device, None)
+        let mut tensors = self.tensors();
+        for NamedTensor { name, .. } in &mut tensors {
+            *name = match prefix {
+                "language_model." => format!("{prefix}{name}"),
+                _ => name.replacen("model.", prefix, 1),
+            };
+        }
+        load_written(&config, tensors, device, None)
+    }
+
+    /// Loads it with these tensors for its own; `kv_type` is how keys and values are kept.
+    pub fn load_tensors(
+        &self,
+        tensors: Vec<NamedTensor>,
+        device: &Device,
+        kv_type: KvType,
+    ) -> Arc<dyn Model> {
+        load_written(&self.config, tensors, device, Some(kv_type))
     }
 
     /// The same checkpoint as a GGUF converter would write it.
@@ -319,9 +313,7 @@ impl Tiny {
 
     /// Loads it from safetensors; `kv_type` is how keys and values are kept.
     pub fn load_kept(&self, device: &Device, kv_type: Option<KvType>) -> Arc<dyn Model> {
-        let dir = tempfile::tempdir().expect("a temporary folder");
-        self.write_safetensors(dir.path());
-        load_folder(dir.path(), device, kv_type)
+        load_written(&self.config, self.tensors(), device, kv_type)
     }
 
     /// Loads it from GGUF.
@@ -337,9 +329,34 @@ impl Tiny {
     }
 }
 
-fn load_folder(dir: &Path, device: &Device, kv_type: Option<KvType>) -> Arc<dyn Model> {
-    let weights = Weights::open(dir).expect("a valid checkpoint");
-    let config = read_config(&weights, Some(&dir.join("config.json")), None).expect("a valid config");
+fn write(dir: &Path, config: &Json, tensors: Vec<NamedTensor>) {
+    std::fs::write(dir.join("config.json"), config.to_string()).expect("a writable folder");
+    let mut header = serde_json::Map::new();
+    let mut data: Vec<u8> = Vec::new();
+    for tensor in tensors {
+        let start = data.len();
+        data.extend(tensor.data.iter().flat_map(|x| x.to_le_bytes()));
+        let entry = json!({"dtype": "F32", "shape": tensor.shape, "data_offsets": [start, data.len()]});
+        header.insert(tensor.name, entry);
+    }
+    let mut header = Json::Object(header).to_string().into_bytes();
+    header.resize(header.len().next_multiple_of(8), b' ');
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend(header);
+    file.extend(data);
+    std::fs::write(dir.join("model.safetensors"), file).expect("a writable folder");
+}
+
+fn load_written(
+    config: &Json,
+    tensors: Vec<NamedTensor>,
+    device: &Device,
+    kv_type: Option<KvType>,
+) -> Arc<dyn Model> {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    write(dir.path(), config, tensors);
+    let weights = Weights::open(dir.path()).expect("a valid checkpoint");
+    let config = read_config(&weights, Some(&dir.path().join("config.json")), None).expect("a valid config");
     load_on(&weights, config, device, kv_type)
 }
 

@@ -2,13 +2,14 @@
 //! our kernels against candle's operations.
 #![allow(clippy::unwrap_used, missing_docs)]
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use candle_core::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
 use candle_transformers::models as oracle;
 use specgen::{
-    KvType,
+    Engine, Error, KvType, SamplingParams,
+    draft::NoDraft,
     model::{Batch, Model, Output, Rows, Slice},
 };
 use specgen_tests::tiny::{self, Tiny};
@@ -150,6 +151,30 @@ fn keys_and_values_of_16_bits_stay_close() {
         let (f16, bf16) = (distance(KvType::F16), distance(KvType::BF16));
         assert!(f16 > 0.0 && f16 < 5e-3, "{}: {f16}", tiny.name);
         assert!((4.0..16.0).contains(&(bf16 / f16)), "{}: {f16} and {bf16}", tiny.name);
+    }
+}
+
+/// A key or a value beyond f16 ends the text with an error that says so; types with more range go on.
+#[test]
+fn what_f16_cannot_keep_is_an_error() {
+    let tiny = Tiny::named("llama");
+    for proj in ["layers.2.self_attn.k_proj.weight", "layers.2.self_attn.v_proj.weight"] {
+        let mut tensors = tiny.tensors();
+        let large = tensors.iter_mut().find(|tensor| tensor.name.ends_with(proj)).unwrap();
+        large.data.iter_mut().for_each(|x| *x *= 1e6);
+        for kv_type in KvType::ALL {
+            let target = tiny.load_tensors(tensors.clone(), &tiny::cpu(2), kv_type);
+            let engine = Engine::from_parts(target, Arc::new(NoDraft), 0, &[]);
+            let mut session = engine.session(SamplingParams::greedy()).unwrap();
+            let pieces: Result<Vec<_>, _> = session.generate(&prompt(12)[..], 3).unwrap().collect();
+            match pieces {
+                Err(error @ Error::NanLogits { step: 0, .. }) if kv_type == KvType::F16 => {
+                    assert!(error.to_string().contains("beyond the 65504 of f16"), "{proj}: {error}");
+                }
+                Ok(_) if kv_type != KvType::F16 => {}
+                other => panic!("{proj} in {kv_type}: {other:?}"),
+            }
+        }
     }
 }
 

@@ -26,9 +26,17 @@ pub(super) fn first_nan(logits: &[f32]) -> Option<u32> {
     (at..logits.len()).find(|&i| logits[i].is_nan()).map(|i| i as u32)
 }
 
-/// The highest logit of a chunk.
+/// The highest logit of a chunk, in lanes: one chain of comparisons would take three times as long.
 fn highest(chunk: &[f32]) -> f32 {
-    chunk.iter().fold(f32::NEG_INFINITY, |max, &logit| if logit > max { logit } else { max })
+    let higher = |max: f32, logit: f32| if logit > max { logit } else { max };
+    let mut lanes = [f32::NEG_INFINITY; 16];
+    let (whole, rest) = chunk.as_chunks::<16>();
+    for logits in whole {
+        for (lane, &logit) in lanes.iter_mut().zip(logits) {
+            *lane = higher(*lane, logit);
+        }
+    }
+    lanes.into_iter().chain(rest.iter().copied()).fold(f32::NEG_INFINITY, higher)
 }
 
 /// Calls `keep` for each token whose logit is above what `keep` last returned, ids ascending, starting at `above`.
