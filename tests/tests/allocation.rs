@@ -1,4 +1,5 @@
-//! What decoding allocates on the heap: a pass nothing at all, a round its lists of sequences, and the text it gives out.
+//! What decoding allocates on the heap: a pass nothing at all, a round its lists of sequences and the text
+//! it gives out.
 #![allow(clippy::unwrap_used, missing_docs, unsafe_code)]
 
 use std::{
@@ -115,8 +116,8 @@ fn a_pass_allocates_nothing() {
     }
 }
 
-/// A list each of requests, of what they want, of drafts, slices and results, and each token's text. A draft looked up is
-/// two lists, and is handed on in two. What a text keeps grows now and then.
+/// A list each of requests, of what they want, of drafts, slices and results, and each token's text. A draft
+/// looked up is two lists, and is handed on in two. What a text keeps grows now and then.
 #[test]
 fn a_round_allocates_its_lists_of_sequences() {
     let _alone = alone();

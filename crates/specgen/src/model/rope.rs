@@ -52,8 +52,8 @@ impl Rope {
         self.inv_freq.len()
     }
 
-    /// Cosines and sines of `positions`, `[positions, pairs]`, computed in f64 so that they depend on the position
-    /// alone.
+    /// Cosines and sines of `positions`, `[positions, pairs]`, computed in f64 so that they depend on the
+    /// position alone.
     pub(crate) fn angles(&self, positions: &[usize], cos: &mut [f32], sin: &mut [f32]) {
         let of = |position: usize| self.inv_freq.iter().map(move |freq| (position as f64 * freq).sin_cos());
         let angles = positions.iter().flat_map(|&position| of(position));
