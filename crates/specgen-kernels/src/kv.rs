@@ -307,7 +307,7 @@ mod tests {
             assert_eq!((kv.slots(), kv.bytes()), (512, 512 * 3 * 2 * kind.bytes()), "{kind}");
             kv.copy_slot(299, 70).unwrap();
             kv.copy_slot(4, 4).unwrap();
-            for slot in 0..300 {
+            for slot in (0..300).step_by(if cfg!(miri) { 23 } else { 1 }).chain([70, 299]) {
                 let wanted = row(if slot == 70 { 299 } else { slot });
                 let wanted: Vec<f32> = match kind {
                     KvType::F32 => wanted,

@@ -172,10 +172,10 @@ proptest! {
 
 #[test]
 fn long_contexts_take_the_same_bits_on_both_schedules() {
-    let (slots, head_dim) = if cfg!(miri) { (70, 5) } else { (1500, 32) };
+    let (m, slots, group, head_dim) = if cfg!(miri) { (2, 70, 1, 5) } else { (3, 1500, 3, 32) };
     for kind in KvType::ALL {
-        let case = case(&mut Rng::new(11), 3, slots, 2, 3, head_dim).kept(kind);
-        let rows = chain(slots - 10, 3, 10_000);
+        let case = case(&mut Rng::new(11), m, slots, 2, group, head_dim).kept(kind);
+        let rows = chain(slots - 10, m, 10_000);
         let by_block = case.run(Level::get(), 3, &rows);
         let mut out = vec![0.0; case.q.len()];
         let (shape, q) = (&case.shape, &case.q);
@@ -183,8 +183,8 @@ fn long_contexts_take_the_same_bits_on_both_schedules() {
         typed!(&case.kv().0, kv => {
             let call = Call { level: Level::get(), shape, q, kv, rows: &rows, out: cells };
             Scratch::with(shape, |scratch| {
-                call.by_rows(0, 0..3, scratch);
-                call.by_rows(1, 0..3, scratch);
+                call.by_rows(0, 0..m, scratch);
+                call.by_rows(1, 0..m, scratch);
             });
         });
         assert_eq!(out.iter().map(|x| x.to_bits()).collect::<Vec<_>>(), by_block, "{kind}");
@@ -193,10 +193,13 @@ fn long_contexts_take_the_same_bits_on_both_schedules() {
 
 #[test]
 fn workers_share_rows_and_heads_of_one_block() {
-    // In Miri, more rows than go through a block together for one of the types only.
-    let few = |kind| cfg!(miri) && kind != KvType::F16;
     for kind in KvType::ALL {
-        let (m, group) = if few(kind) { (2, 1) } else { (9, 2) };
+        // In Miri, more rows than go through a block together for one of the types only.
+        let (m, group) = match kind {
+            KvType::F16 if cfg!(miri) => (9, 1),
+            _ if cfg!(miri) => (2, 2),
+            _ => (9, 2),
+        };
         let case = case(&mut Rng::new(2), m, 40, 2, group, 20).kept(kind);
         let mut rows = chain(20, m, 30);
         rows[m / 2].tail = vec![39, 15, 32];
