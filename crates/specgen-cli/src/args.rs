@@ -82,6 +82,8 @@ pub(crate) enum Command {
     List(ListArgs),
     /// Show what a model is and the memory it needs, without loading it
     Inspect(InspectArgs),
+    /// Answer a file of requests, several at once
+    Batch(BatchArgs),
     /// Tell how likely a model finds a text: its log-probability and perplexity
     Score(ScoreArgs),
     /// Measure what speculation brings: texts with and without it, or the passes it lives on
@@ -274,6 +276,56 @@ pub(crate) struct ScoreArgs {
     pub(crate) target: String,
     #[command(flatten)]
     pub(crate) run: RunArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "A request is a JSON object on a line of its own: `prompt`, a text to continue as it is, or
+`messages`, a list of {role, content} for the chat template. Beside them it may have custom_id,
+max_tokens, stop, ignore_eos, and any sampling parameter by the name of its option with
+underscores (temperature, top_p, seed, logprobs, json_schema, ...; but repetition_penalty and
+dry_sequence_breakers; logit_bias is an object by token id, null bans). What it does not say is as
+the options say; an unknown field is an error of that line. With --seed, each line has a seed of
+its own, which its answer tells.
+
+An answer has the line's number, its custom_id, a hash of all that was asked, and text, token_ids,
+prompt_tokens, finish_reason, seed and verify; or an error. Answers are written as they come and
+put into the order of the input at the end, by Ctrl-C too. The same command goes on where a run
+was left: what is answered is skipped, what failed is tried again, changed requests are refused.
+
+Exit codes: 0 all answered, 1 some failed (or the whole, with the reason), 2 wrong usage,
+130 interrupted.
+
+Examples:
+  specgen batch questions.jsonl answers.jsonl
+  specgen batch --parallel 8 --temperature 0.8 --seed 1 in.jsonl out.jsonl"
+)]
+pub(crate) struct BatchArgs {
+    /// A file of requests; `-`: read them from stdin
+    pub(crate) input: String,
+    /// The file of answers, made if it is not there
+    pub(crate) output: PathBuf,
+    /// Requests at once; a finished one makes room for the next
+    #[arg(short = 'p', long, value_name = "N", default_value_t = 4)]
+    #[arg(allow_negative_numbers = true, value_parser = |s: &str| within(s, 1, MAX_SAMPLES))]
+    pub(crate) parallel: usize,
+    /// Tokens to generate at most, per answer
+    #[arg(short = 'n', long, value_name = "N", default_value_t = DEFAULT_MAX_TOKENS)]
+    #[arg(allow_negative_numbers = true, value_parser = whole::<usize>)]
+    pub(crate) max_tokens: usize,
+    /// End before this string; may be given more than once
+    #[arg(long, value_name = "S", value_parser = NonEmptyStringValueParser::new(), allow_hyphen_values = true)]
+    pub(crate) stop: Vec<String>,
+    /// Go on past the tokens that end a text
+    #[arg(long)]
+    pub(crate) ignore_eos: bool,
+    /// Print nothing but errors
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArgs,
 }
 
 /// What a text looks like, for one answer or many.

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod batch;
 mod bench;
 mod chat;
 mod flags;
@@ -37,6 +38,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         Command::Pull(args) => pull::run(args),
         Command::List(args) => list::run(args),
         Command::Inspect(args) => inspect::run(args),
+        Command::Batch(args) => batch::run(args),
         Command::Score(args) => score::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Verify(args) => verify::run(args),

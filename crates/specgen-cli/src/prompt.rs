@@ -43,6 +43,20 @@ fn read_stdin(as_it_is: bool) -> Result<String> {
     Ok(text)
 }
 
+/// The text of a file, or of stdin where that is `-`, as it is and however long.
+///
+/// # Errors
+/// A file that cannot be read; text that is not UTF-8.
+pub(crate) fn read_file(file: &str) -> Result<String> {
+    let mut bytes = Vec::new();
+    let (name, read) = match file {
+        "-" => ("stdin", std::io::stdin().read_to_end(&mut bytes)),
+        file => (file, std::fs::File::open(file).and_then(|mut file| file.read_to_end(&mut bytes))),
+    };
+    read.with_context(|| name.to_owned())?;
+    utf8(bytes).map_err(|at| not_utf8(name, at))
+}
+
 /// The error for bytes that are no text.
 pub(crate) fn not_utf8(what: &str, at: usize) -> anyhow::Error {
     anyhow::anyhow!(

@@ -1,8 +1,8 @@
 //! `specgen score`: how likely a model finds a text.
 
-use std::{io::Read, process::ExitCode};
+use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde::Serialize;
 use specgen::{DraftSource, Engine, Prompt, SamplingParams, Score, ScoreOptions};
 
@@ -35,7 +35,7 @@ struct JsonScore<'a> {
 }
 
 pub(crate) fn run(args: &ScoreArgs) -> Result<ExitCode> {
-    let text = read(&args.file)?;
+    let text = prompt::read_file(&args.file)?;
     let builder = Engine::builder(&args.target)
         .draft(DraftSource::None)
         .num_draft_tokens(0)
@@ -86,16 +86,6 @@ pub(crate) fn run(args: &ScoreArgs) -> Result<ExitCode> {
         print(&lines(&score, scored_bytes, &in_windows(windows, engine.context_len(), stride)))?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn read(file: &str) -> Result<String> {
-    let mut bytes = Vec::new();
-    let (name, read) = match file {
-        "-" => ("stdin", std::io::stdin().read_to_end(&mut bytes)),
-        file => (file, std::fs::File::open(file).and_then(|mut file| file.read_to_end(&mut bytes))),
-    };
-    read.with_context(|| name.to_owned())?;
-    prompt::utf8(bytes).map_err(|at| prompt::not_utf8(name, at))
 }
 
 fn in_windows(windows: usize, context_len: usize, stride: usize) -> String {

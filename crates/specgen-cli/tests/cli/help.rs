@@ -41,8 +41,8 @@ fn help_of_chat() {
 }
 
 #[test]
-fn help_of_pull_list_inspect_and_score() {
-    for name in ["pull", "list", "inspect", "score"] {
+fn help_of_pull_list_inspect_score_and_batch() {
+    for name in ["pull", "list", "inspect", "score", "batch"] {
         insta::assert_snapshot!(name, run(&mut specgen(&[name, "--help"])).ok());
     }
 }

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "these are tests")]
 
 mod bad_input;
+mod batch;
 mod bench;
 mod chat;
 mod generate;
