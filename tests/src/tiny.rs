@@ -316,6 +316,23 @@ impl Tiny {
         load_written(&self.config, self.tensors(), device, kv_type)
     }
 
+    /// Loads a copy of it in fewer bits, from safetensors.
+    pub fn load_copy(&self, device: &Device, format: Format) -> Arc<dyn Model> {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        self.write_safetensors(dir.path());
+        let weights = Weights::open(dir.path()).expect("a valid checkpoint");
+        let config =
+            read_config(&weights, Some(&dir.path().join("config.json")), None).expect("a valid config");
+        load_copy(&weights, config, device, format)
+    }
+
+    /// Loads a copy of it in fewer bits, from GGUF.
+    pub fn load_gguf_copy(&self, device: &Device, format: Format) -> Arc<dyn Model> {
+        let weights = self.gguf();
+        let config = read_config(&weights, None, None).expect("valid metadata");
+        load_copy(&weights, config, device, format)
+    }
+
     /// Loads it from GGUF.
     pub fn load_gguf(&self, device: &Device) -> Arc<dyn Model> {
         self.load_gguf_kept(device, None)
@@ -360,13 +377,19 @@ fn load_written(
     load_on(&weights, config, device, kv_type)
 }
 
+fn load_copy(weights: &Weights, config: ArchConfig, device: &Device, format: Format) -> Arc<dyn Model> {
+    let options =
+        LoadOptions { device: device.clone(), context_len: None, kv_type: None, copy_as: Some(format) };
+    load(weights, config, &options).expect("rows of whole blocks")
+}
+
 fn load_on(
     weights: &Weights,
     config: ArchConfig,
     device: &Device,
     kv_type: Option<KvType>,
 ) -> Arc<dyn Model> {
-    load(weights, config, &LoadOptions { device: device.clone(), context_len: None, kv_type })
+    load(weights, config, &LoadOptions { device: device.clone(), context_len: None, kv_type, copy_as: None })
         .expect("a complete checkpoint")
 }
 

@@ -15,6 +15,7 @@ use specgen::{
     },
     model::{Batch, Model, Output, Rows, Slice, ToyModel},
     sampling::{History, Logprobs, LogprobsMode, Sampler, TokenLogprobs, Xtc},
+    weights::Format,
 };
 use specgen_tests::{
     drafters,
@@ -432,6 +433,36 @@ fn a_translated_text_is_remembered_as_it_would_be_read_anew() {
         });
     }
     assert!(accepted > 50 && rejected > 50, "{accepted} accepted, {rejected} rejected");
+}
+
+/// A copy of a model in fewer bits reads fewer bytes, drafts for it, and changes nothing; more bits, more accepted.
+#[test]
+fn a_copy_in_fewer_bits_drafts_for_its_model() {
+    let device = tiny::cpu(1);
+    for name in ["llama", "llama3 rope, tied", "gemma3"] {
+        let tiny = Tiny::named(name).with_field("intermediate_size", 64.into());
+        for (file, target, copy) in [
+            ("safetensors", tiny.load(&device), Tiny::load_copy as fn(&Tiny, &_, _) -> Arc<dyn Model>),
+            ("GGUF", tiny.load_gguf(&device), Tiny::load_gguf_copy),
+        ] {
+            let plain = Engine::from_parts(target.clone(), Arc::new(NoDraft), 0, &[]);
+            let plain = run(&plain, &SamplingParams::greedy(), &[5, 1, 4], 100).tokens;
+            let acceptance = [Format::Q4_0, Format::Q8_0].map(|format| {
+                let copy = copy(&tiny, &device, format);
+                let [before, after] = [&target, &copy].map(|model| model.info().pass_bytes);
+                assert!(after * 3 < before, "{name}, {file}, {format:?}: {after} of {before} bytes a pass");
+                let drafter = Arc::new(ModelDrafter::new(copy, target.info().vocab_size));
+                let engine = Engine::from_parts(target.clone(), drafter, 3, &[]);
+                let mut session = engine.session(SamplingParams::greedy()).unwrap();
+                let mut generation = session.generate(&[5u32, 1, 4][..], 100).unwrap();
+                generation.by_ref().for_each(|piece| drop(piece.unwrap()));
+                assert_eq!(generation.tokens(), plain, "{name}, {file}, {format:?}");
+                generation.stats().acceptance_rate()
+            });
+            assert!(acceptance[0] > 0.1 && acceptance[1] > 0.6, "{name}, {file}: {acceptance:?}");
+            assert!(acceptance[1] >= acceptance[0], "{name}, {file}: {acceptance:?}");
+        }
+    }
 }
 
 #[test]

@@ -123,9 +123,9 @@ pub(crate) struct BenchArgs {
     /// Print a JSON object for each model
     #[arg(long)]
     pub(crate) json: bool,
-    /// Who guesses, beside plain decoding: `ngram`, or a model; may be given more than once
+    /// Who guesses, beside plain decoding: `ngram`, a model, or `self:FORMAT`; may be given more than once
     /// [default: as `specgen list` recommends, else ngram]
-    #[arg(long, value_name = "MODEL|ngram|none", help_heading = "Texts")]
+    #[arg(long, value_name = "MODEL|ngram|self:FORMAT|none", help_heading = "Texts")]
     pub(crate) draft: Vec<String>,
     /// Tokens drafted per round
     #[arg(short = 'k', long, value_name = "N", default_value_t = DEFAULT_NUM_DRAFT_TOKENS, help_heading = "Texts")]
@@ -353,9 +353,9 @@ pub(crate) struct ModelArgs {
     /// org/name[@revision][:file] [default: smollm2-135m-instruct]
     #[arg(short = 'm', long, value_name = "MODEL", alias = "model")]
     pub(crate) target: Option<String>,
-    /// Who guesses: a smaller model, best of the same vocabulary, `ngram` (the text's own past) or `none`
-    /// [default: as `specgen list` recommends, else ngram]
-    #[arg(long, value_name = "MODEL|ngram|none")]
+    /// Who guesses: a smaller model, best of the same vocabulary, `ngram` (the text's own past), `self:q4_0` (a copy of
+    /// the target in that format, of q2_k to q8_0) or `none` [default: as `specgen list` recommends, else ngram]
+    #[arg(long, value_name = "MODEL|ngram|self:FORMAT|none")]
     pub(crate) draft: Option<String>,
     /// Tokens drafted per round; 0 is plain decoding
     #[arg(short = 'k', long, value_name = "N", default_value_t = DEFAULT_NUM_DRAFT_TOKENS)]

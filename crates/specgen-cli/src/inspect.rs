@@ -13,6 +13,7 @@ use specgen::{
     memory::{self, ModelMemory, Usage},
     model::config::{ArchConfig, RopeScaling},
     tokenizer::Tokenizer,
+    weights::Format,
 };
 
 use crate::{
@@ -25,9 +26,14 @@ pub(crate) fn run(args: &InspectArgs) -> Result<ExitCode> {
     let store = args.files.store()?;
     let progress = progress::reporter(false);
     let target = OpenModel::open(&store.resolve(&args.model, &*progress)?, &args.files.overrides())?;
-    let draft = args.draft.as_deref().map_or(DraftSource::None, DraftSource::from);
-    let draft = draft.resolve(&store, &*progress)?;
-    let draft = draft.map(|files| OpenModel::open(&files, &Overrides::default())).transpose()?;
+    let source = args.draft.as_deref().map_or(DraftSource::None, DraftSource::from);
+    let files = source.resolve(&store, &*progress)?;
+    let model = files.map(|files| OpenModel::open(&files, &Overrides::default())).transpose()?;
+    let draft = match (&model, source.copy_format()?) {
+        (Some(model), _) => Some(Draft::Model(model)),
+        (None, Some(format)) => Some(Draft::Copy(source.to_string(), format)),
+        (None, None) => None,
+    };
     let report = Report::new(&target, draft.as_ref(), args)?;
     if args.json {
         print_json(&report)?;
@@ -35,6 +41,13 @@ pub(crate) fn run(args: &InspectArgs) -> Result<ExitCode> {
         print(&report.text()?)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What drafts, and takes memory for it.
+enum Draft<'a> {
+    Model(&'a OpenModel),
+    /// A copy of the target: its name, and its format.
+    Copy(String, Format),
 }
 
 /// Everything there is to show. Sizes in bytes, lengths in tokens.
@@ -166,7 +179,7 @@ struct Memory {
 impl Report {
     /// # Errors
     /// [`specgen::Error::VocabMismatch`] for a draft that has too few of the target's tokens.
-    fn new(target: &OpenModel, draft: Option<&OpenModel>, args: &InspectArgs) -> specgen::Result<Self> {
+    fn new(target: &OpenModel, draft: Option<&Draft<'_>>, args: &InspectArgs) -> specgen::Result<Self> {
         let tensors: Vec<TensorLine> = target
             .weights
             .tensors()
@@ -262,26 +275,38 @@ impl TokenizerReport {
 
 impl MemoryPlan {
     /// As [`specgen::EngineBuilder`] plans it.
-    fn new(target: &OpenModel, draft: Option<&OpenModel>, args: &InspectArgs) -> specgen::Result<Self> {
+    fn new(target: &OpenModel, draft: Option<&Draft<'_>>, args: &InspectArgs) -> specgen::Result<Self> {
         let context_len = args.context.unwrap_or(DEFAULT_CONTEXT_LEN.min(target.config.context_len));
         let kv_type = DeviceSpec::Cpu.kv_type(args.kv.kind)?;
-        let memory = |model: &OpenModel, context_len, rows| {
-            Memory::new(&model.memory(Usage { context_len, num_sequences: 1, rows, kv_type }), context_len)
-        };
-        let target_memory = memory(target, context_len, memory::logits_rows(DEFAULT_NUM_DRAFT_TOKENS, 1));
-        let plan_draft = |draft: &OpenModel| -> specgen::Result<DraftPlan> {
-            let context_len = context_len.min(draft.config.context_len);
-            let vocab = DraftVocab::between(&target.tokenizer, &draft.tokenizer)?;
-            let other = |coverage: draft::Coverage| OtherVocabulary {
-                vocab_size: coverage.draft_vocab_size,
-                text_share: (coverage.text_share * 1e4).round() / 1e4,
-                coverage,
-            };
-            Ok(DraftPlan {
-                name: draft.name.clone(),
-                shared_vocab_size: vocab.num_shared(),
-                other_vocabulary: vocab.coverage().map(other),
-                memory: memory(draft, context_len, 1),
+        let usage = |context_len, rows| Usage { context_len, num_sequences: 1, rows, kv_type };
+        let memory = target.memory(usage(context_len, memory::logits_rows(DEFAULT_NUM_DRAFT_TOKENS, 1)));
+        let target_memory = Memory::new(&memory, context_len);
+        let plan_draft = |draft: &Draft<'_>| -> specgen::Result<DraftPlan> {
+            Ok(match draft {
+                Draft::Model(draft) => {
+                    let context_len = context_len.min(draft.config.context_len);
+                    let vocab = DraftVocab::between(&target.tokenizer, &draft.tokenizer)?;
+                    let other = |coverage: draft::Coverage| OtherVocabulary {
+                        vocab_size: coverage.draft_vocab_size,
+                        text_share: (coverage.text_share * 1e4).round() / 1e4,
+                        coverage,
+                    };
+                    DraftPlan {
+                        name: draft.name.clone(),
+                        shared_vocab_size: vocab.num_shared(),
+                        other_vocabulary: vocab.coverage().map(other),
+                        memory: Memory::new(&draft.memory(usage(context_len, 1)), context_len),
+                    }
+                }
+                Draft::Copy(name, format) => {
+                    let memory = target.memory_of_copy(name, *format, usage(context_len, 1))?;
+                    DraftPlan {
+                        name: name.clone(),
+                        shared_vocab_size: target.tokenizer.vocab_size(),
+                        other_vocabulary: None,
+                        memory: Memory::new(&memory, context_len),
+                    }
+                }
             })
         };
         let draft = draft.map(plan_draft).transpose()?;

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use specgen_kernels::KvType;
+use specgen_kernels::{Format, KvType};
 
 use crate::{
     chat::ChatTemplate,
@@ -15,7 +15,7 @@ use crate::{
     error::{Error, Result},
     grammar::Vocabulary,
     memory::{self, Usage},
-    model::{LoadOptions, Model, PROMPT_CHUNK, check_context, load},
+    model::{LoadOptions, Model, PROMPT_CHUNK, check_context, format_named, load},
     models::{ModelFiles, NoProgress, Progress, Store, StoreOptions},
     open::OpenModel,
     round::Rounds,
@@ -44,18 +44,35 @@ pub enum DraftSource {
     Ngram,
     /// A smaller model, best of the same vocabulary: a name, a path or a hub repository.
     Model(String),
+    /// A copy of the target in fewer bits, made as it is loaded: the format its matrices are brought into, such as `q4_0`.
+    Copy(String),
 }
 
 const NONE: &str = "none";
 const NGRAM: &str = "ngram";
+const COPY: &str = "self";
 
 impl From<&str> for DraftSource {
-    /// `none`, `ngram`, or a model.
+    /// `none`, `ngram`, `self:FORMAT`, or a model.
     fn from(name: &str) -> Self {
-        match name {
-            NONE => Self::None,
-            NGRAM => Self::Ngram,
-            model => Self::Model(model.to_owned()),
+        match (name, name.split_once(':')) {
+            (NONE, _) => Self::None,
+            (NGRAM, _) => Self::Ngram,
+            (COPY, _) => Self::Copy(String::new()),
+            (_, Some((COPY, format))) => Self::Copy(format.to_owned()),
+            (model, _) => Self::Model(model.to_owned()),
+        }
+    }
+}
+
+impl std::fmt::Display for DraftSource {
+    /// As it is read.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::None => f.write_str(NONE),
+            Self::Ngram => f.write_str(NGRAM),
+            Self::Model(name) => f.write_str(name),
+            Self::Copy(format) => write!(f, "{COPY}:{format}"),
         }
     }
 }
@@ -68,9 +85,33 @@ impl DraftSource {
     pub fn resolve(&self, store: &Store, progress: &dyn Progress) -> Result<Option<ModelFiles>> {
         match self {
             Self::Model(name) => store.resolve_or(name, &[NGRAM, NONE], progress).map(Some),
-            Self::None | Self::Ngram => Ok(None),
+            Self::None | Self::Ngram | Self::Copy(_) => Ok(None),
         }
     }
+
+    /// The format of a copy of the target, where one drafts.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for one that is not known, with those that are.
+    pub fn copy_format(&self) -> Result<Option<Format>> {
+        match self {
+            Self::Copy(format) => format_named(format).map(Some),
+            Self::None | Self::Ngram | Self::Model(_) => Ok(None),
+        }
+    }
+
+    /// Whether a model drafts, which is loaded for it.
+    pub fn is_model(&self) -> bool {
+        matches!(self, Self::Model(_) | Self::Copy(_))
+    }
+}
+
+/// A model that is to draft.
+struct DraftModel {
+    /// `None` for a copy of the target.
+    open: Option<OpenModel>,
+    vocab: DraftVocab,
+    copy_as: Option<Format>,
 }
 
 /// A loaded target with its drafter. Cheap to clone; sessions share it.
@@ -419,16 +460,21 @@ impl EngineBuilder {
             None => StoreOptions::from_env()?,
         });
         let target = OpenModel::open(&store.resolve(&self.target, progress)?, &self.overrides)?;
-        let draft = match self.draft.resolve(&store, progress)? {
-            Some(files) => {
+        let draft = match (self.draft.resolve(&store, progress)?, self.draft.copy_format()?) {
+            (Some(files), _) => {
                 let draft = self.open_draft(&files)?;
                 let vocab = DraftVocab::between(&target.tokenizer, &draft.tokenizer)?;
                 if let Some(coverage) = vocab.coverage() {
                     progress.message(&format!("{} has another vocabulary: {coverage}", draft.name));
                 }
-                Some((draft, vocab))
+                Some(DraftModel { open: Some(draft), vocab, copy_as: None })
             }
-            None => None,
+            (None, Some(format)) => {
+                target.copy_bytes(format)?;
+                let vocab = DraftVocab::Shared(target.tokenizer.vocab_size());
+                Some(DraftModel { open: None, vocab, copy_as: Some(format) })
+            }
+            (None, None) => None,
         };
         // Where nothing is to be drafted, the draft was worth a check and is worth no memory.
         let draft = draft.filter(|_| self.num_draft_tokens > 0);
@@ -445,33 +491,40 @@ impl EngineBuilder {
         let rows = memory::logits_rows(self.num_draft_tokens, num_sequences);
         let kv_type = self.device.kv_type(self.kv_type)?;
         let mut plan = vec![target.memory(Usage { context_len, num_sequences, rows, kv_type })];
-        plan.extend(draft.iter().map(|(draft, _)| {
-            let context_len = draft_context(draft);
-            draft.memory(Usage { context_len, num_sequences, rows: num_sequences, kv_type })
-        }));
+        if let Some(DraftModel { open, copy_as, .. }) = &draft {
+            let open = open.as_ref().unwrap_or(&target);
+            let usage =
+                Usage { context_len: draft_context(open), num_sequences, rows: num_sequences, kv_type };
+            plan.push(match copy_as {
+                Some(format) => open.memory_of_copy(&self.draft.to_string(), *format, usage)?,
+                None => open.memory(usage),
+            });
+        }
         // A GPU's memory is its own, and its driver refuses what does not fit.
         if matches!(self.device, DeviceSpec::Cpu | DeviceSpec::Reference) {
             memory::check(&plan)?;
         }
 
         let device = Device::open(self.device, self.threads)?;
-        let load_model = |model: &OpenModel, context_len| {
+        let load_model = |model: &OpenModel, context_len, copy_as| {
             let options = LoadOptions {
                 device: device.clone(),
                 context_len: Some(context_len),
                 kv_type: Some(kv_type),
+                copy_as,
             };
             load(&model.weights, model.config_for(context_len)?, &options)
         };
-        let model = load_model(&target, context_len)?;
+        let model = load_model(&target, context_len, None)?;
         let drafter: Arc<dyn Drafter> = match (&self.draft, &draft) {
-            (_, Some((draft, vocab))) => {
+            (_, Some(DraftModel { open, vocab, copy_as })) => {
+                let open = open.as_ref().unwrap_or(&target);
                 let vocab = match vocab {
                     DraftVocab::Shared(shared) => DraftVocab::Shared((*shared).min(model.info().vocab_size)),
                     other => other.clone(),
                 };
                 // A model's draft is masked by the grammar too, and spells what is forced as its target is apt to.
-                Arc::new(ModelDrafter::with_vocab(load_model(draft, draft_context(draft))?, vocab))
+                Arc::new(ModelDrafter::with_vocab(load_model(open, draft_context(open), *copy_as)?, vocab))
             }
             (DraftSource::Ngram, _) => Arc::new(ForcedDrafter::new(Arc::new(NgramDrafter::default()))),
             _ => Arc::new(NoDraft),

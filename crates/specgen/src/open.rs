@@ -2,12 +2,14 @@
 
 use std::path::PathBuf;
 
+use specgen_kernels::Format;
+
 use crate::{
     chat::ChatTemplate,
     engine::Overrides,
     error::{Error, Result},
     memory::{ModelMemory, Usage},
-    model::{config::ArchConfig, read_config},
+    model::{config::ArchConfig, copy_bytes, read_config},
     models::ModelFiles,
     tokenizer::Tokenizer,
     weights::Weights,
@@ -62,6 +64,22 @@ impl OpenModel {
     /// As [`read_config`].
     pub fn config_for(&self, context_len: usize) -> Result<ArchConfig> {
         read_config(&self.weights, self.config_json.as_deref(), Some(context_len))
+    }
+
+    /// Bytes of the matrices of a copy of it in `format`.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where rows are no whole blocks of the format, or no matrix would get smaller.
+    pub fn copy_bytes(&self, format: Format) -> Result<u64> {
+        copy_bytes(&self.weights, &self.config, format)
+    }
+
+    /// What a copy of it called `name`, its matrices in `format`, will take in memory beside itself.
+    ///
+    /// # Errors
+    /// As [`OpenModel::copy_bytes`].
+    pub fn memory_of_copy(&self, name: &str, format: Format, usage: Usage) -> Result<ModelMemory> {
+        Ok(ModelMemory::new(name, &self.config, self.copy_bytes(format)?, usage))
     }
 
     /// What it will take in memory.

@@ -57,7 +57,8 @@ impl Report {
         memory::check(&[open.memory(usage)])?;
         note(format_args!("{}: loading", open.name));
         let before = memory::resident();
-        let options = LoadOptions { device: device.clone(), context_len: None, kv_type: Some(kv_type) };
+        let options =
+            LoadOptions { device: device.clone(), context_len: None, kv_type: Some(kv_type), copy_as: None };
         let model = load_with_clocks(&open.weights, open.config.clone(), &options)?;
         let resident = memory::resident().zip(before).map(|(after, before)| after.saturating_sub(before));
         let rows: Vec<usize> = args.rows.iter().map(|&rows| rows as usize).collect();

@@ -72,8 +72,7 @@ fn contestants(target: &str, store: &Store, args: &BenchArgs) -> Result<Vec<Cont
     if args.draft.is_empty() {
         names.push(store.resolve(target, &*progress)?.recommended_draft.unwrap_or_else(|| "ngram".into()));
     }
-    let mut models =
-        names.iter().filter(|name| matches!(DraftSource::from(name.as_str()), DraftSource::Model(_)));
+    let mut models = names.iter().filter(|name| DraftSource::from(name.as_str()).is_model());
     let model = models.next();
     if let (Some(first), Some(second)) = (model, models.next()) {
         return Err(UsageError(format!(
@@ -98,7 +97,7 @@ fn contestants(target: &str, store: &Store, args: &BenchArgs) -> Result<Vec<Cont
     let plain = Contestant { name: "none".into(), engine: loaded.with_drafter(Arc::new(NoDraft), 0) };
     let drafting = names.iter().map(|name| {
         let engine = match DraftSource::from(name.as_str()) {
-            DraftSource::Model(_) => loaded.clone(),
+            DraftSource::Model(_) | DraftSource::Copy(_) => loaded.clone(),
             DraftSource::Ngram => with(&loaded, NgramDrafter::default(), args),
             DraftSource::None => unreachable!("taken out above"),
         };

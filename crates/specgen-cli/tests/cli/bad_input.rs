@@ -294,6 +294,11 @@ fn options_that_do_not_fit_the_model() {
         ),
         (&["--chat-template", "/nowhere/template.jinja"], "/nowhere/template.jinja"),
         (&["--draft", "/nowhere/draft.gguf"], "/nowhere/draft.gguf"),
+        (&["--draft", "self:q9"], "a copy of the target in `q9`; wanted one of q2_k, "),
+        (
+            &["-k", "0", "--draft", "self:q4_k"],
+            " have 576 elements, no whole blocks of 256; wanted one of q4_0, ",
+        ),
         (&["--regex", "a(b"], "--regex "),
         (&["--json-schema", "{\"type\": \"word\"}"], "--json-schema "),
         (

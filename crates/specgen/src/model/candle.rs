@@ -56,8 +56,8 @@ impl Candle {
 }
 
 /// candle's name of a quantised format; `None` for a dense one.
-fn ggml_dtype(tensor: &weights::Tensor) -> Result<Option<GgmlDType>> {
-    Ok(Some(match tensor.format() {
+pub(super) fn ggml_dtype(name: &str, format: Format) -> Result<Option<GgmlDType>> {
+    Ok(Some(match format {
         Format::F32 | Format::F16 | Format::BF16 => return Ok(None),
         Format::Q4_0 => GgmlDType::Q4_0,
         Format::Q4_1 => GgmlDType::Q4_1,
@@ -70,8 +70,7 @@ fn ggml_dtype(tensor: &weights::Tensor) -> Result<Option<GgmlDType>> {
         Format::Q5_K => GgmlDType::Q5K,
         Format::Q6_K => GgmlDType::Q6K,
         other => {
-            let message =
-                format!("tensor `{}` is stored as {other:?}, which this device cannot read", tensor.name());
+            let message = format!("tensor `{name}` is stored as {other:?}, which this device cannot read");
             return Err(Error::Unsupported(message));
         }
     }))
@@ -159,7 +158,7 @@ impl Backend for Candle {
     fn load_linear(&self, parts: &[weights::Tensor], bias: Option<Vec<f32>>) -> Result<Linear> {
         let mut runs = Vec::new();
         for run in parts.chunk_by(|a, b| a.format() == b.format()) {
-            match ggml_dtype(&run[0])? {
+            match ggml_dtype(run[0].name(), run[0].format())? {
                 Some(dtype) => runs.push(Run::Quantized(self.quantized(run, dtype)?)),
                 None => {
                     let dense = run.iter().map(|part| self.dense(part)).collect::<Result<Vec<_>>>()?;

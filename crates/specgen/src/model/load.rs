@@ -5,13 +5,14 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use specgen_kernels::KvType;
+use specgen_kernels::{Format, KvType};
 
 use super::{
     Model, ModelInfo,
     backend::Backend,
     candle::Candle,
     config::{self, ArchConfig},
+    copy,
     cpu::Cpu,
     decoder::{Decoder, Layer},
     rope::Rope,
@@ -32,6 +33,8 @@ pub struct LoadOptions {
     pub context_len: Option<usize>,
     /// How keys and values are kept; `None`: as the device does unless told otherwise.
     pub kv_type: Option<KvType>,
+    /// The format to bring matrices into where it has fewer bits than they have; the embedding table stays in the file.
+    pub copy_as: Option<Format>,
 }
 
 /// Reads a model's configuration: from GGUF metadata, else from `config_json`.
@@ -61,11 +64,11 @@ pub fn load(weights: &Weights, config: ArchConfig, options: &LoadOptions) -> Res
     let kv_type = options.device.spec().kv_type(options.kv_type)?;
     Ok(match &options.device.kind {
         DeviceKind::Cpu(team) => Arc::new(
-            Loader::new(weights, config, Cpu::new(team.clone(), kv_type))
+            Loader::new(weights, config, Cpu::new(team.clone(), kv_type), options.copy_as)
                 .decoder(context_len, &options.device)?,
         ),
         DeviceKind::Candle(device) => Arc::new(
-            Loader::new(weights, config, Candle::new(device.clone()))
+            Loader::new(weights, config, Candle::new(device.clone()), options.copy_as)
                 .decoder(context_len, &options.device)?,
         ),
     })
@@ -88,7 +91,9 @@ pub fn load_with_clocks(
     };
     let kv_type = options.device.spec().kv_type(options.kv_type)?;
     let backend = Timed::new(Cpu::new(team.clone(), kv_type));
-    Ok(Arc::new(Loader::new(weights, config, backend).decoder(context_len, &options.device)?))
+    Ok(Arc::new(
+        Loader::new(weights, config, backend, options.copy_as).decoder(context_len, &options.device)?,
+    ))
 }
 
 /// The context asked for, checked.
@@ -109,17 +114,38 @@ pub(crate) fn check_context(context_len: usize, config: &ArchConfig) -> Result<(
     )))
 }
 
+/// Bytes that a copy of a model with its matrices in `format` takes beside it.
+///
+/// # Errors
+/// [`Error::Unsupported`] where rows are no whole blocks of the format, or no matrix would get smaller.
+pub(crate) fn copy_bytes(weights: &Weights, config: &ArchConfig, format: Format) -> Result<u64> {
+    let names = Names::new(weights, config);
+    copy::memory_bytes(weights, &names.embed_tokens(), weights.contains(&names.lm_head()), format)
+}
+
 struct Loader<'a, B> {
     weights: &'a Weights,
     config: ArchConfig,
     backend: B,
+    copy_as: Option<Format>,
     names: Names,
 }
 
 impl<'a, B: Backend> Loader<'a, B> {
-    fn new(weights: &'a Weights, config: ArchConfig, backend: B) -> Self {
+    fn new(weights: &'a Weights, config: ArchConfig, backend: B, copy_as: Option<Format>) -> Self {
         let names = Names::new(weights, &config);
-        Self { weights, config, backend, names }
+        Self { weights, config, backend, copy_as, names }
+    }
+
+    /// Stacks `parts`, in the copy's format where this is one.
+    fn linear(&self, parts: Vec<Tensor>, bias: Option<Vec<f32>>) -> Result<B::Linear> {
+        let parts = match self.copy_as {
+            Some(format) => {
+                parts.into_iter().map(|part| copy::requantized(part, format)).collect::<Result<_>>()?
+            }
+            None => parts,
+        };
+        self.backend.load_linear(&parts, bias)
     }
 
     fn decoder(self, context_len: usize, device: &Device) -> Result<Decoder<B>> {
@@ -155,7 +181,7 @@ impl<'a, B: Backend> Loader<'a, B> {
             ropes: self.config.ropes.iter().map(Rope::new).collect(),
             embed_tokens: self.backend.load_table(&table)?,
             norm: self.norm(&self.names.norm(), hidden)?,
-            lm_head: self.backend.load_linear(&[head], None)?,
+            lm_head: self.linear(vec![head], None)?,
             layers,
             info,
             config: self.config,
@@ -229,7 +255,7 @@ impl<'a, B: Backend> Loader<'a, B> {
             }
             start += rows;
         }
-        self.backend.load_linear(&tensors, biased.then_some(bias))
+        self.linear(tensors, biased.then_some(bias))
     }
 
     fn matrix(&self, name: &str, rows: usize, cols: usize) -> Result<Tensor> {

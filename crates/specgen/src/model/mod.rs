@@ -4,6 +4,7 @@ mod backend;
 mod batch;
 mod candle;
 pub mod config;
+mod copy;
 mod cpu;
 mod decoder;
 mod load;
@@ -12,8 +13,9 @@ mod timed;
 mod toy;
 
 pub use batch::{Batch, Output, Rows, Slice, Tree};
-pub(crate) use load::check_context;
+pub(crate) use copy::format_named;
 pub use load::{LoadOptions, load, load_with_clocks, read_config};
+pub(crate) use load::{check_context, copy_bytes};
 pub use toy::ToyModel;
 
 use std::time::Duration;

@@ -124,6 +124,13 @@ impl Tensor {
         &self.file.bytes()[self.range.clone()]
     }
 
+    /// The same tensor with its elements stored another way: `bytes`, in memory.
+    pub(crate) fn replaced(&self, format: Format, bytes: Vec<u8>) -> Self {
+        let range = 0..bytes.len();
+        let file = Arc::new(Mapping::from_bytes(self.file.path().to_owned(), bytes));
+        Self { file, name: Arc::clone(&self.name), format, shape: self.shape.clone(), range }
+    }
+
     /// Says that its bytes were copied: the memory their pages take may go to others. They can still be read.
     pub(crate) fn release(&self) {
         self.file.release(self.range.clone());
