@@ -1,10 +1,8 @@
 //! Wrong acceptance rules, each a mistake made somewhere before, to show that the tests would catch it.
 
 use crate::enumeration::exact;
-use crate::toy::Rule;
-use specgen::Result;
-use specgen::distribution::Distribution;
-use specgen::verify::{Chooser, Draft, Verdict};
+use crate::toy::{Rule, Scored, Toy};
+use specgen::verify::{Chooser, Verdict};
 
 /// What is wrong with a [`Faulty`] rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,12 +33,7 @@ pub struct Faulty {
 }
 
 impl<C: Chooser> Rule<C> for Faulty {
-    fn verify(
-        &self,
-        draft: &Draft,
-        p: &mut dyn FnMut(usize) -> Result<Distribution>,
-        chooser: &mut C,
-    ) -> Verdict {
+    fn verify(&self, Scored { draft, p }: Scored<'_>, chooser: &mut C) -> Verdict {
         let mut row = |i| exact(&p(i).expect("toy models do not fail"), self.vocab);
         let verdict =
             |num_accepted, next_token| Verdict { num_accepted, next_token, residual_underflow: false };
@@ -106,12 +99,7 @@ pub struct FaultyBlock {
 }
 
 impl<C: Chooser> Rule<C> for FaultyBlock {
-    fn verify(
-        &self,
-        draft: &Draft,
-        p: &mut dyn FnMut(usize) -> Result<Distribution>,
-        chooser: &mut C,
-    ) -> Verdict {
+    fn verify(&self, Scored { draft, p }: Scored<'_>, chooser: &mut C) -> Verdict {
         let g = draft.len();
         let p: Vec<Vec<f64>> =
             (0..=g).map(|i| exact(&p(i).expect("toy models do not fail"), self.vocab)).collect();
@@ -147,4 +135,75 @@ impl<C: Chooser> Rule<C> for FaultyBlock {
             drawn.or_else(|| chooser.pick(a, (0..).zip(p[a].clone()))).expect("p has a possible token");
         Verdict { num_accepted: a, next_token, residual_underflow: false }
     }
+}
+
+/// What is wrong with a round of siblings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SiblingFault {
+    /// Nothing.
+    None,
+    /// They are tried from the most likely to the least, not as they were drawn.
+    SortedByScore,
+    /// `q` keeps the mass of a sibling that fell.
+    MassKept,
+    /// They are drawn independently, so that one may come twice, and verified as if none could.
+    DrawnTwice,
+    /// They are the most likely tokens, which were never drawn, and verified by ratio.
+    RankedNotDrawn,
+}
+
+/// A round over a tree of one level, `width` guesses at the next token drawn from `q` without replacement,
+/// verified by recursive rejection (Jeon et al. 2024, arXiv 2402.14160) written out plainly, with one fault.
+/// Returns the tokens the round adds.
+pub fn round_of_siblings(
+    toy: Toy,
+    width: usize,
+    fault: SiblingFault,
+    chooser: &mut impl Chooser,
+) -> Vec<u32> {
+    let mut p = exact(&toy.p(&[]), toy.vocab);
+    let q = exact(&toy.q(&[]), toy.vocab);
+    let mut siblings = Vec::new();
+    let mut left = q.clone();
+    for i in 0..width {
+        let weights = if fault == SiblingFault::DrawnTwice { &q } else { &left };
+        // A `q` with fewer tokens has fewer siblings.
+        let Some(x) = chooser.pick(i, (0..).zip(weights.iter().copied())) else { break };
+        siblings.push(x);
+        left[x as usize] = 0.0;
+    }
+    let by_score = |a: &u32, b: &u32| q[*b as usize].total_cmp(&q[*a as usize]);
+    match fault {
+        SiblingFault::SortedByScore => siblings.sort_by(by_score),
+        SiblingFault::RankedNotDrawn => {
+            siblings = (0..toy.vocab).filter(|&id| q[id as usize] > 0.0).collect();
+            siblings.sort_by(by_score);
+            siblings.truncate(width);
+        }
+        _ => {}
+    }
+    let mut q = q;
+    for (i, x) in siblings.into_iter().enumerate() {
+        let at = x as usize;
+        let ratio = if q[at] > 0.0 { p[at] / q[at] } else { 0.0 };
+        if ratio > 0.0 && chooser.accept(i, ratio.ln()) {
+            let bonus = exact(&toy.p(&[x]), toy.vocab);
+            return vec![x, chooser.pick(i, (0..).zip(bonus)).expect("p has a possible token")];
+        }
+        let residual: Vec<f64> = p.iter().zip(&q).map(|(p, q)| (p - q).max(0.0)).collect();
+        // Where nothing is left, x cannot have fallen but for rounding.
+        if let Some(normal) = normalised(residual) {
+            p = normal;
+        }
+        if fault != SiblingFault::MassKept {
+            q[at] = 0.0;
+            q = normalised(q.clone()).unwrap_or(q);
+        }
+    }
+    vec![chooser.pick(width, (0..).zip(p)).expect("p has a possible token")]
+}
+
+fn normalised(weights: Vec<f64>) -> Option<Vec<f64>> {
+    let total: f64 = weights.iter().sum();
+    (total > 1e-12).then(|| weights.into_iter().map(|weight| weight / total).collect())
 }

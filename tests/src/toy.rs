@@ -45,15 +45,18 @@ impl Table {
     }
 }
 
+/// A draft, and the target's row after each number of its tokens.
+pub struct Scored<'a> {
+    /// An honest draft.
+    pub draft: &'a Draft,
+    /// As [`rejection`] asks for it.
+    pub p: &'a mut dyn FnMut(usize) -> Result<Distribution>,
+}
+
 /// A verifier under test.
 pub trait Rule<C: Chooser> {
-    /// As [`rejection`]; a draft is honest.
-    fn verify(
-        &self,
-        draft: &Draft,
-        p: &mut dyn FnMut(usize) -> Result<Distribution>,
-        chooser: &mut C,
-    ) -> Verdict;
+    /// As [`rejection`].
+    fn verify(&self, round: Scored<'_>, chooser: &mut C) -> Verdict;
 }
 
 /// The rules of the library that draw anew in every round: one that joins is one line.
@@ -68,24 +71,14 @@ pub struct Rejection;
 pub struct Block;
 
 impl<C: Chooser> Rule<C> for Block {
-    fn verify(
-        &self,
-        draft: &Draft,
-        p: &mut dyn FnMut(usize) -> Result<Distribution>,
-        chooser: &mut C,
-    ) -> Verdict {
-        block(draft, p, chooser).expect("the draft is honest")
+    fn verify(&self, round: Scored<'_>, chooser: &mut C) -> Verdict {
+        block(round.draft, round.p, chooser).expect("the draft is honest")
     }
 }
 
 impl<C: Chooser> Rule<C> for Rejection {
-    fn verify(
-        &self,
-        draft: &Draft,
-        p: &mut dyn FnMut(usize) -> Result<Distribution>,
-        chooser: &mut C,
-    ) -> Verdict {
-        rejection(draft, p, chooser).expect("the draft is honest")
+    fn verify(&self, round: Scored<'_>, chooser: &mut C) -> Verdict {
+        rejection(round.draft, round.p, chooser).expect("the draft is honest")
     }
 }
 
@@ -98,7 +91,7 @@ pub fn round<C: Chooser>(
     chooser: &mut C,
 ) -> Vec<u32> {
     let mut row = |i: usize| Ok(p(&concat(context, &draft.tokens[..i])));
-    let verdict = rule.verify(draft, &mut row, chooser);
+    let verdict = rule.verify(Scored { draft, p: &mut row }, chooser);
     let mut tokens = draft.tokens[..verdict.num_accepted].to_vec();
     tokens.push(verdict.next_token);
     tokens
@@ -142,8 +135,8 @@ impl SampledToy {
         Self::with(seed, target)
     }
 
-    /// As [`SampledToy::new`] with these parameters, which need a seed if they are to be random by it. Token 0 ends a
-    /// text.
+    /// As [`SampledToy::new`] with these parameters, which need a seed if they are to be random by it. Token
+    /// 0 ends a text.
     pub fn with(seed: u64, target: SamplingParams) -> Self {
         let draft = SamplingParams { temperature: 1.2, top_k: 0, min_p: 0.0, ..target.clone() };
         Self { toy: Toy { vocab: 4, seed }, target, draft, prompt: vec![2, 0] }
@@ -177,7 +170,8 @@ impl SampledToy {
         self.distribution(&self.draft, text, 1, &self.history(text))
     }
 
-    /// The law of one round after the output `start`; `row` scores the row after the first `i` of the draft tokens.
+    /// The law of one round after the output `start`; `row` scores the row after the first `i` of the draft
+    /// tokens.
     pub fn law(
         &self,
         start: &[u32],
@@ -187,7 +181,8 @@ impl SampledToy {
     ) -> Law<Vec<u32>> {
         enumerate(|chooser| {
             let draft = draw_chain(start, k, |text| self.q(text), chooser);
-            let verdict = rule.verify(&draft, &mut |i| Ok(row(&draft.tokens, i)), chooser);
+            let mut row = |i| Ok(row(&draft.tokens, i));
+            let verdict = rule.verify(Scored { draft: &draft, p: &mut row }, chooser);
             concat(&draft.tokens[..verdict.num_accepted], &[verdict.next_token])
         })
     }

@@ -10,11 +10,12 @@ use std::sync::{
 use specgen::{
     Engine, Memory, Request, Result, SamplingParams, Sequence, Verification,
     cache::KvCache,
-    draft::{DraftNoise, DraftRequest, Drafter, ModelDrafter, NgramDrafter, NoDraft},
+    draft::{DraftNoise, DraftRequest, Drafter, ForcedDrafter, ModelDrafter, NgramDrafter, NoDraft},
     model::{Batch, Model, ModelInfo, Output, ToyModel},
     rng::{Noise, RoundNoise},
     sampling::{History, Sampler},
 };
+use specgen_tests::finish_together;
 
 const VOCAB: usize = 12;
 
@@ -99,7 +100,6 @@ fn alone(
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Poison {
     TargetNan,
-    DraftNan,
     Banned,
 }
 
@@ -114,7 +114,6 @@ fn a_sequence_that_fails_fails_alone() {
     let cases = [
         (Poison::TargetNan, false, "step 9 hold NaN"),
         (Poison::TargetNan, true, "step 9 hold NaN"),
-        (Poison::DraftNan, true, "hold NaN"),
         (Poison::Banned, false, "every token is banned"),
         (Poison::Banned, true, "every token is banned"),
     ];
@@ -137,7 +136,6 @@ fn a_sequence_that_fails_fails_alone() {
         });
 
         target.ill.store(poison == Poison::TargetNan, Ordering::Relaxed);
-        draft.ill.store(poison == Poison::DraftNan, Ordering::Relaxed);
         let engine = Engine::from_parts(target.clone(), drafter, 3, &[]);
         let mut rounds = engine.rounds();
         let mut sequences = [0, 1, 2].map(|i| start(&engine, prompts[i], &params[i], &mut None));
@@ -174,12 +172,49 @@ fn a_sequence_that_fails_fails_alone() {
         assert_eq!(sequences[1].output(), &want[1][..reached], "{what}");
         if poison != Poison::Banned {
             target.ill.store(false, Ordering::Relaxed);
-            draft.ill.store(false, Ordering::Relaxed);
             while sequences[1].finish_reason().is_none() {
                 rounds.step(&mut [&mut sequences[1]]).unwrap().remove(0).unwrap();
             }
             assert_eq!(sequences[1].output(), want[1], "{what}");
         }
+    }
+}
+
+/// A draft whose logits are no numbers ends there, and is counted: the texts are the target's, neighbours included.
+#[test]
+fn a_broken_draft_breaks_no_text() {
+    for verify in Verification::ALL {
+        let (target, draft) = (Probe::new(1), Probe::new(2));
+        let params = [sampled(3, verify), SamplingParams { temperature: 0.0, ..sampled(4, verify) }];
+        let prompts: [&[u32]; 2] = [&[9, 2, 2], &[9, 1, 4]];
+        let none: Arc<dyn Drafter> = Arc::new(NoDraft);
+        let forced: Arc<dyn Drafter> = Arc::new(ForcedDrafter::new(model_drafter(&draft)));
+        for drafter in [model_drafter(&draft), forced] {
+            draft.ill.store(true, Ordering::Relaxed);
+            let engine = Engine::from_parts(target.clone(), drafter, 3, &[]);
+            let mut sequences = [0, 1].map(|i| start(&engine, prompts[i], &params[i], &mut None));
+            finish_together(&engine, &mut sequences);
+            for (i, sequence) in sequences.iter().enumerate() {
+                let stats = sequence.stats();
+                assert_eq!(sequence.output().len(), 30, "{verify}");
+                // 9 tokens may be drafted for before the text has 12; behind them each round tries in vain.
+                assert!(
+                    stats.broken_drafts > 15 && stats.broken_drafts <= stats.rounds,
+                    "{verify}: {stats:?}"
+                );
+                assert!(stats.drafted < 30, "{verify}: {stats:?}");
+                // By ratio, a seed's text depends on the draft.
+                if i == 1 || verify == Verification::Coupled {
+                    let plain = alone(&target, prompts[i], &params[i], &none);
+                    assert_eq!(sequence.output(), plain, "{verify}");
+                }
+            }
+        }
+        draft.ill.store(false, Ordering::Relaxed);
+        let engine = Engine::from_parts(target.clone(), model_drafter(&draft), 3, &[]);
+        let mut healthy = [start(&engine, prompts[0], &params[0], &mut None)];
+        finish_together(&engine, &mut healthy);
+        assert_eq!(healthy[0].stats().broken_drafts, 0);
     }
 }
 

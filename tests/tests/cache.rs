@@ -178,6 +178,54 @@ fn taps_are_the_residual_stream_of_every_row() {
     }
 }
 
+/// The residual stream after each of `layers`, as `[tokens, hidden_size]`.
+fn taps(model: &dyn Model, layers: &[usize], text: &[u32]) -> Vec<Vec<f32>> {
+    let (mut cache, mut out) = (model.new_cache(), Output::new());
+    let slice = Slice { cache: &mut cache, tokens: text, rows: Rows::All, tree: None };
+    model.forward(&mut Batch { slices: vec![slice], taps: layers }, &mut out).unwrap();
+    (0..layers.len()).map(|i| out.tap(i).to_vec()).collect()
+}
+
+/// A tap is what its layer leaves, not the layer before or behind it: a model that ends there says so with its head, and
+/// the layers behind change nothing. In the order asked for.
+#[test]
+fn a_tap_is_of_the_layer_it_names() {
+    let (device, text) = (tiny::cpu(1), [4u32, 9, 16, 2]);
+    for whole in tiny::all() {
+        let model = whole.load(&device);
+        let every = taps(model.as_ref(), &[0, 1, 2, 3], &text);
+        for layer in 0..3 {
+            // Its weights up to there are the same.
+            let short = whole.clone().with_field("num_hidden_layers", (layer + 1).into()).load(&device);
+            let last = taps(short.as_ref(), &[layer], &text).remove(0);
+            assert_eq!(last, every[layer], "{}, layer {layer}", whole.name);
+        }
+        assert_eq!(
+            taps(model.as_ref(), &[3, 0], &text),
+            [every[3].clone(), every[0].clone()],
+            "{}",
+            whole.name
+        );
+    }
+
+    let llama = Tiny::named("llama");
+    let model = llama.load(&device);
+    let last = taps(model.as_ref(), &[3], &text).remove(0);
+    let tensors = llama.tensors();
+    let tensor = |name: &str| &tensors.iter().find(|tensor| tensor.name == name).unwrap().data;
+    let (norm, head) = (tensor("model.norm.weight"), tensor("lm_head.weight"));
+    let width = model.info().hidden_size;
+    for (x, wanted) in last.chunks(width).zip(feed(model.as_ref(), &mut model.new_cache(), &text)) {
+        let mean_square = x.iter().map(|x| f64::from(x * x)).sum::<f64>() / width as f64;
+        let normed: Vec<f64> = x.iter().map(|&x| f64::from(x) / (mean_square + 1e-5).sqrt()).collect();
+        for (row, wanted) in head.chunks(width).zip(wanted) {
+            let terms = row.iter().zip(&normed).zip(norm).map(|((w, x), norm)| f64::from(w * norm) * x);
+            let found: f64 = terms.sum();
+            assert!((found - f64::from(wanted)).abs() < 1e-3, "{found}, not {wanted}");
+        }
+    }
+}
+
 #[test]
 fn refused_slices_leave_the_cache_alone() {
     for (name, model) in models() {

@@ -1,7 +1,7 @@
 //! Exactness by enumeration: every way a round can go, with its probability, against the target's own law.
 //!
-//! There is no sampling error here, so the tolerance is rounding: 1e-12. `faults.rs` breaks the rule, the drafter and
-//! the loop on purpose and shows that this harness objects.
+//! There is no sampling error here, so the tolerance is rounding: 1e-12. `faults.rs` breaks the rule, the
+//! drafter and the loop on purpose and shows that this harness objects.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,7 +13,8 @@ use specgen::verify::{Chooser, Draft, block, rejection};
 use specgen_tests::enumeration::{EnumChooser, Law, TOLERANCE, enumerate, exact, law_error};
 use specgen_tests::features::{self, Feature};
 use specgen_tests::toy::{
-    Block, RATIO_RULES, Rejection, Rule, SampledToy, Toy, concat, draw_chain, round, sampled_round, toys,
+    Block, RATIO_RULES, Rejection, Rule, SampledToy, Scored, Toy, concat, draw_chain, round, sampled_round,
+    toys,
 };
 use specgen_tests::vocabularies;
 
@@ -40,8 +41,8 @@ fn expected_accepted(toy: Toy, context: &[u32], k: usize) -> f64 {
         .sum()
 }
 
-/// `Σ_i E_q[w_i]` with `w_i = min(1, w_{i-1} p_i / q_i)`: the expected number of tokens that the block rule accepts, and
-/// the most that any rule can (Sun et al. 2024, Theorem 4).
+/// `Σ_i E_q[w_i]` with `w_i = min(1, w_{i-1} p_i / q_i)`: the expected number of tokens that the block rule
+/// accepts, and the most that any rule can (Sun et al. 2024, Theorem 4).
 fn expected_accepted_in_block(toy: Toy, context: &[u32], k: usize, drawn: f64, weight: f64) -> f64 {
     if k == 0 {
         return 0.0;
@@ -195,7 +196,8 @@ fn two_rounds_in_a_row_leave_the_target_its_law() {
     }
 }
 
-/// Where the target fails is an outcome like any other: a round fails as often as plain decoding would fail there.
+/// Where the target fails is an outcome like any other: a round fails as often as plain decoding would fail
+/// there.
 #[test]
 fn a_target_that_fails_in_places_keeps_its_law() {
     const LEN: usize = 3;
@@ -245,7 +247,7 @@ fn sessions_law(rule: &dyn Rule<EnumChooser>, toy: &SampledToy, start: &[u32]) -
             }
             Ok(toy.scored(&concat(start, &draft.tokens[..i]), &history))
         };
-        let verdict = rule.verify(&draft, &mut p, chooser);
+        let verdict = rule.verify(Scored { draft: &draft, p: &mut p }, chooser);
         history.truncate_output(start.len());
         assert_eq!(history, toy.history(start));
         concat(&draft.tokens[..verdict.num_accepted], &[verdict.next_token])
@@ -299,7 +301,8 @@ fn a_draft_of_another_vocabulary_keeps_the_law() {
             };
             let law = enumerate(|chooser| {
                 let draft = draw_chain(&[], 2, q, chooser);
-                let verdict = rule.verify(&draft, &mut |i| Ok(toy.p(&draft.tokens[..i])), chooser);
+                let mut p = |i| Ok(toy.p(&draft.tokens[..i]));
+                let verdict = rule.verify(Scored { draft: &draft, p: &mut p }, chooser);
                 concat(&draft.tokens[..verdict.num_accepted], &[verdict.next_token])
             });
             let error = toy.error(&[], 2, &law);

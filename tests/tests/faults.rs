@@ -1,15 +1,50 @@
-//! The enumeration harness, tested: each of these mistakes has been made somewhere, and each must be caught.
+//! The harness, tested: each of these mistakes has been made somewhere, and each must be caught.
 //!
-//! A wrong procedure must be off by [`CAUGHT`] on at least one model, where a right one is within 1e-12 on all.
+//! A wrong procedure must be off by [`CAUGHT`] on at least one model, where a right one is within 1e-12 on all. What is
+//! planted in code stands in this suite or in `src/faults.rs`; what a trait does not reach was planted in the library by
+//! hand, once, and taken out again.
+//!
+//! | | mistake | planted | caught by |
+//! |---|---|---|---|
+//! | 1 | the correction comes from `p`, not from the residual | `Fault::NoResidual` | `wrong_rules_are_caught` |
+//! | 2 | `q` is that of another temperature | in the test | `q_of_another_temperature_is_caught` |
+//! | 3 | `q` is filtered and normalised again, the token was drawn before | in the test | `q_of_another_filter_is_caught` |
+//! | 4 | `u <= ratio` accepts what has probability 0 | `Fault::ZeroAccepted` | `accepting_the_impossible_is_caught` |
+//! | 5 | a token is dropped after it was drawn, a weak chain thrown away, a chain cut where the grammar objects | in the test | `dropping_after_the_draw_is_caught` |
+//! | 6 | the bonus token comes from the unfiltered distribution | in the test | `rows_scored_with_the_wrong_parameters_are_caught` |
+//! | 7 | penalties are those of the round's start | in the test | the same, and `rows_scored_with_the_history_of_the_rounds_start_are_caught` |
+//! | 8 | the pending token counts twice | in the test | `rows_scored_with_the_wrong_parameters_are_caught` |
+//! | 9 | block verification with the residual of the ratio test | `BlockFault::TokenResidual` | `wrong_block_rules_are_caught` |
+//! | 10 | block verification with the noise of the position alone | in the test | `noise_of_the_position_alone_is_caught_in_block_mode` |
+//! | 11 | draft and ratio test share their noise | in the test | `noise_shared_by_draft_and_residual_is_caught`, `coupled_noise_under_a_ratio_test_is_caught` |
+//! | 12 | siblings of a tree are tried by score, not as they were drawn | `SiblingFault::SortedByScore` | `wrong_rules_for_siblings_are_caught` |
+//! | 13 | `q` keeps the mass of a sibling that fell | `SiblingFault::MassKept` | the same |
+//! | 14 | a sibling comes twice | `SiblingFault::DrawnTwice` | the same |
+//! | 15 | a tree of the best tokens, none of them drawn, is verified by ratio | `SiblingFault::RankedNotDrawn` | the same |
+//! | 16 | a tree's positions are its rows, not its depths | by hand, `Span::position` | `trees_are_chains_that_share_a_pass` of `cache.rs` |
+//! | 17 | siblings see each other | by hand, `Span::visible` | the same |
+//! | 18 | rejected tokens stay in the cache, or one too many leaves it | by hand, `Rounds::step` | `check_ready` refuses the next round: every suite with a drafter |
+//! | 19 | after a draft that stood as a whole, its last token is not fed to the draft | `OwnCache` | `a_draft_cache_without_its_last_guess_is_caught` |
+//! | 20 | an end inside a round is missed | in the test | `a_stop_token_missed_inside_a_round_is_caught` |
+//! | 21 | the grammar heard of rejected tokens | in the test | `a_grammar_advanced_by_rejected_tokens_is_caught` |
+//! | 22 | two ids of a draft stand for one of the target, and one's mass is lost | in the test | `a_table_of_ids_that_loses_mass_is_caught` |
+//! | 23 | a table of distances between ids is read as ids | in the test | `distances_between_ids_read_as_ids_are_caught` |
+//! | 24 | hidden states are tapped one layer off | by hand, `Decoder::forward` | `a_tap_is_of_the_layer_it_names` of `cache.rs` |
+//! | 25 | a draft made ahead is found by its last token, not by how many tokens stood | in the test | `a_draft_made_ahead_for_another_length_is_caught` |
 
 #![allow(clippy::unwrap_used)]
 
+use std::sync::Arc;
+
+use specgen::Engine;
 use specgen::distribution::Distribution;
+use specgen::draft::{DraftRequest, DraftState, Drafter, NoDraft};
+use specgen::model::ToyModel;
 use specgen::rng::{CoupledNoise, Noise, RoundNoise};
 use specgen::sampling::{History, Mirostat, Sampler, SamplingParams, Xtc};
 use specgen::verify::{Chooser, Draft, Picker, rejection};
 use specgen_tests::enumeration::{EnumChooser, Law, TOLERANCE, enumerate, exact, law_error};
-use specgen_tests::faults::{BlockFault, Fault, Faulty, FaultyBlock};
+use specgen_tests::faults::{BlockFault, Fault, Faulty, FaultyBlock, SiblingFault, round_of_siblings};
 use specgen_tests::features::{self, Feature};
 use specgen_tests::statistics::chi_square;
 use specgen_tests::toy::{
@@ -44,6 +79,192 @@ fn wrong_rules_are_caught() {
     }
 }
 
+/// Trees: what is true of chains does not carry over by itself.
+#[test]
+fn wrong_rules_for_siblings_are_caught() {
+    let with = |fault| {
+        let error = |width: usize, seed| {
+            let toy = Toy { vocab: 4, seed };
+            let law = enumerate(|chooser| round_of_siblings(toy, width, fault, chooser));
+            law_error(&law, toy.vocab, 2, |text| toy.p(text))
+        };
+        (0..24).flat_map(|seed| [2, 3].map(|width| error(width, seed))).fold(0.0, f64::max)
+    };
+    let right = with(SiblingFault::None);
+    assert!(right < TOLERANCE, "the plain rule must pass, or the faults prove nothing: {right:e}");
+    for fault in [
+        SiblingFault::SortedByScore,
+        SiblingFault::MassKept,
+        SiblingFault::DrawnTwice,
+        SiblingFault::RankedNotDrawn,
+    ] {
+        let error = with(fault);
+        assert!(error > CAUGHT, "{fault:?} went unnoticed: {error:e}");
+    }
+}
+
+/// What a draft of one token is worth: how far its round is from the target's law, and how often the token
+/// stands.
+fn round_of_one(toy: Toy, draw: impl Fn(&mut EnumChooser) -> (u32, Vec<f64>)) -> (f64, f64) {
+    let law = enumerate(|chooser| {
+        let (x, q) = draw(chooser);
+        let mut draft = Draft::default();
+        draft.push(x, Distribution::Dense(q.iter().map(|q| q.ln() as f32).collect()));
+        round(&[], &draft, |text| toy.p(text), &Rejection, chooser)
+    });
+    let accepted = law.iter().filter(|(text, _)| text.len() == 2).map(|(_, probability)| probability).sum();
+    (law_error(&law, toy.vocab, 2, |text| toy.p(text)), accepted)
+}
+
+/// Off by the rounding of `q` to f32 logarithms, and no more.
+const ROUNDED: f64 = 1e-6;
+
+/// A draft of another vocabulary, whose ids stand for the target's by a table: `q` is the law of what they
+/// stand for.
+#[test]
+fn a_table_of_ids_that_loses_mass_is_caught() {
+    // Two ids of the draft stand for token 2.
+    const STANDS_FOR: [u32; 4] = [0, 1, 2, 2];
+    type Mapped = fn(&[f64]) -> [f64; 3];
+    let summed: Mapped = |q| [q[0], q[1], q[2] + q[3]];
+    let last_one_counts: Mapped = |q| [q[0], q[1], q[3]].map(|weight| weight / (q[0] + q[1] + q[3]));
+    let worst = |mapped: Mapped| {
+        let error = |seed| {
+            let (toy, other) = (Toy { vocab: 3, seed }, Toy { vocab: 4, seed: seed + 100 });
+            let q: Vec<f64> = exact(&other.q(&[]), 4).iter().map(|q| 0.9 * q + 0.025).collect();
+            let (error, _) = round_of_one(toy, |chooser| {
+                let x = chooser.pick(0, (0..).zip(q.iter().copied())).unwrap();
+                (STANDS_FOR[x as usize], mapped(&q).to_vec())
+            });
+            error
+        };
+        (0..24).map(error).fold(0.0, f64::max)
+    };
+    let (right, wrong) = (worst(summed), worst(last_one_counts));
+    assert!(right < ROUNDED, "{right:e}");
+    assert!(wrong > CAUGHT, "{wrong:e}");
+}
+
+/// A draft that knows only some of the target's ids, as distances from its own: read as ids they are others.
+/// The text keeps its law; what falls is the acceptance, which has a formula.
+#[test]
+fn distances_between_ids_read_as_ids_are_caught() {
+    const DISTANCES: [u32; 2] = [1, 2];
+    let added = |id: u32| id + DISTANCES[id as usize];
+    let read_as_ids = |id: u32| DISTANCES[id as usize];
+    let (mut right, mut wrong) = (0.0_f64, 0.0_f64);
+    for seed in 0..24 {
+        let (toy, small) = (Toy { vocab: 4, seed }, Toy { vocab: 2, seed: seed + 100 });
+        let q = exact(&small.q(&[]), 2);
+        let mapped = |token: &dyn Fn(u32) -> u32| {
+            let mut row = vec![0.0; 4];
+            (0..).zip(&q).for_each(|(id, q)| row[token(id) as usize] += q);
+            row
+        };
+        let p = exact(&toy.p(&[]), 4);
+        let formula: f64 = p.iter().zip(mapped(&added)).map(|(p, q)| p.min(q)).sum();
+        let tokens: [(&dyn Fn(u32) -> u32, &mut f64); 2] = [(&added, &mut right), (&read_as_ids, &mut wrong)];
+        for (token, off) in tokens {
+            let (error, accepted) = round_of_one(toy, |chooser| {
+                let x = chooser.pick(0, (0..).zip(q.iter().copied())).unwrap();
+                (token(x), mapped(token))
+            });
+            assert!(error < ROUNDED, "{error:e}");
+            *off = off.max((accepted - formula).abs());
+        }
+    }
+    assert!(right < ROUNDED, "{right:e}");
+    assert!(wrong > 0.1, "{wrong:e}");
+}
+
+/// The next draft is made ahead, for a round that ends in some token, and found again by that token alone: it
+/// follows a text with more tokens before it.
+#[test]
+fn a_draft_made_ahead_for_another_length_is_caught() {
+    let worst = |knows_length: bool| {
+        let error = |seed| {
+            let toy = Toy { vocab: 3, seed };
+            let law = enumerate(|chooser| {
+                let draft = draw_chain(&[], 2, |text| toy.q(text), chooser);
+                let text = round(&[], &draft, |text| toy.p(text), &Rejection, chooser);
+                let all_accepted = concat(&draft.tokens, &text[text.len() - 1..]);
+                let ahead = if knows_length { &text } else { &all_accepted };
+                let mut next = draw_chain(ahead, 1, |text| toy.q(text), chooser);
+                next.q = vec![toy.q(&text)];
+                let is_possible = next.q[0].log_prob(next.tokens[0]) > f32::NEG_INFINITY;
+                let behind = match is_possible {
+                    true => round(&text, &next, |text| toy.p(text), &Rejection, chooser),
+                    // Such a draft would be refused.
+                    false => vec![toy.p(&text).draw(chooser, 0)],
+                };
+                concat(&text, &behind)
+            });
+            law_error(&law, 3, 5, |text| toy.p(text))
+        };
+        (0..12).map(error).fold(0.0, f64::max)
+    };
+    let (right, wrong) = (worst(true), worst(false));
+    assert!(right < TOLERANCE, "{right:e}");
+    assert!(wrong > CAUGHT, "{wrong:e}");
+}
+
+/// A draft model that decodes ahead with a cache of its own, by its length: after a draft that stood as a
+/// whole it lacks two tokens, its own last guess and the bonus token.
+struct OwnCache {
+    model: ToyModel,
+    /// Feeds the bonus token alone.
+    forgets: bool,
+}
+
+struct Fed(Vec<u32>);
+
+impl DraftState for Fed {}
+
+impl Drafter for OwnCache {
+    fn new_state(&self) -> Box<dyn DraftState> {
+        Box::new(Fed(Vec::new()))
+    }
+
+    fn draft(&self, requests: &mut [DraftRequest<'_>]) -> specgen::Result<Vec<specgen::Result<Draft>>> {
+        let draft = |request: &mut DraftRequest<'_>| {
+            let fed = &mut request.state.downcast::<Fed>().0;
+            let (is_prompt, pending) = (fed.is_empty(), request.tokens.len() - 1);
+            fed.truncate(pending);
+            let unseen = if self.forgets && !is_prompt { pending } else { fed.len() };
+            fed.extend(&request.tokens[unseen..]);
+            let mut tokens = Vec::new();
+            for _ in 0..request.k {
+                let logits = self.model.logits_after(fed);
+                let best = (0..).zip(&logits).max_by(|a, b| a.1.total_cmp(b.1)).map(|(id, _)| id).unwrap();
+                tokens.push(best);
+                fed.push(best);
+            }
+            fed.pop();
+            Ok(Draft::deterministic(tokens))
+        };
+        Ok(requests.iter_mut().map(draft).collect())
+    }
+}
+
+/// No text shows it: only that a model no longer agrees with itself does.
+#[test]
+fn a_draft_cache_without_its_last_guess_is_caught() {
+    let model = ToyModel::new(12, 1, 6.0);
+    let run = |drafter: Arc<dyn Drafter>| {
+        let engine = Engine::from_parts(Arc::new(model.clone()), drafter, 3, &[]);
+        let mut session = engine.session(SamplingParams::greedy()).unwrap();
+        let mut generation = session.generate(&[5_u32, 1][..], 200).unwrap();
+        generation.by_ref().for_each(|piece| drop(piece.unwrap()));
+        (generation.tokens().to_vec(), generation.stats().acceptance_rate())
+    };
+    let own_cache = |forgets| run(Arc::new(OwnCache { model: model.clone(), forgets }));
+    let plain = run(Arc::new(NoDraft)).0;
+    assert_eq!(own_cache(false), (plain.clone(), 1.0));
+    let (text, rate) = own_cache(true);
+    assert_eq!(text, plain);
+    assert!(rate < 0.8, "{rate}");
+}
+
 #[test]
 fn wrong_block_rules_are_caught() {
     // With one token the rule is the ratio test, and some of these are no faults.
@@ -64,7 +285,8 @@ fn wrong_block_rules_are_caught() {
     }
 }
 
-/// `q` is recorded at another temperature than it was drawn at (or in another precision: the same thing, smaller).
+/// `q` is recorded at another temperature than it was drawn at (or in another precision: the same thing,
+/// smaller).
 #[test]
 fn q_of_another_temperature_is_caught() {
     let reheated = |q: &Distribution, vocab: u32| {
@@ -268,8 +490,8 @@ fn rows_scored_with_the_wrong_parameters_are_caught() {
     }
 }
 
-/// What looks back must look back from each row, not from the start of the round: DRY, bans, the token count, mirostat's
-/// bound, the position of XTC's coin, a user's processor.
+/// What looks back must look back from each row, not from the start of the round: DRY, bans, the token count,
+/// mirostat's bound, the position of XTC's coin, a user's processor.
 #[test]
 fn rows_scored_with_the_history_of_the_rounds_start_are_caught() {
     type Row = fn(&SampledToy, &[u32], &[u32], usize) -> Distribution;
@@ -357,8 +579,8 @@ fn a_surprise_that_is_not_recorded_is_caught() {
     assert!(worst > CAUGHT, "{worst:e}");
 }
 
-/// The coin of XTC, thrown anew for each row instead of once for each position: the draft's row and the target's, or two
-/// tries of a round, then disagree, and the text of a seed isn't what plain decoding says.
+/// The coin of XTC, thrown anew for each row instead of once for each position: the draft's row and the
+/// target's, or two tries of a round, then disagree, and the text of a seed isn't what plain decoding says.
 #[test]
 fn a_coin_thrown_anew_is_caught() {
     let xtc = Some(Xtc { probability: 0.5, threshold: 0.1 });
@@ -431,8 +653,8 @@ fn a_stop_token_missed_inside_a_round_is_caught() {
 const LEN: u32 = 4;
 const NUM_DRAFTED: u32 = 3;
 
-/// How well texts drawn with production noise follow the target's law: χ² and its limit. `round` gives the tokens that a
-/// round adds to a text, from a seed's noise and the number of the round.
+/// How well texts drawn with production noise follow the target's law: χ² and its limit. `round` gives the
+/// tokens that a round adds to a text, from a seed's noise and the number of the round.
 fn chi_square_of_texts(toy: Toy, round: impl Fn(&Table, Noise, &[u32], u32) -> Vec<u32>) -> (f64, f64) {
     let table = Table::new(toy, LEN - 1 + NUM_DRAFTED);
     let cell = |text: &[u32]| text.iter().fold(0, |cell, &id| cell * toy.vocab as usize + id as usize);
@@ -530,8 +752,8 @@ fn coupled_noise_under_a_ratio_test_is_caught() {
     });
 }
 
-/// Block verification looks past the tokens that stand; a position drafted again must not meet the same noise. The ratio
-/// test never looks there and does not mind.
+/// Block verification looks past the tokens that stand; a position drafted again must not meet the same
+/// noise. The ratio test never looks there and does not mind.
 #[test]
 fn noise_of_the_position_alone_is_caught_in_block_mode() {
     let with = |rule: &'static dyn Rule<RoundNoise>, keyed: fn(u32) -> u32| {

@@ -250,7 +250,16 @@ fn what_is_wrong_is_told() {
             "json_schema f: is no JSON schema; an object is wanted, such as {\"type\": \"object\"}",
         ),
         (Grammar::json_schema("{\"type\": \"word\"}"), "json_schema f: "),
-        (Grammar::regex("a(b"), "regex f: "),
+        // Nothing of the grammar that an expression is wrapped in.
+        (Grammar::regex("a\nb("), "regex f: unclosed group"),
+        (Grammar::regex("a{3,1}/"), "regex f: invalid repetition count range, the start must be <= the end"),
+        (Grammar::regex(r"\ba"), "regex f: lookarounds not supported yet; WordUnicode in regex /\\ba/"),
+        (Grammar::json_schema("false"), "json_schema f: "),
+        (
+            Grammar::json_schema("{\"items\": {\"maxLenght\": 3}}"),
+            "json_schema f: has a keyword that is not supported, at /items/maxLenght; correct it or leave it out, or \
+             have such ignored by \"x-guidance\": {\"lenient\": true}",
+        ),
         (Grammar::regex(" "), "regex f: is empty; it would allow nothing"),
         (
             Grammar::lark("root ::= \"a\""),

@@ -45,7 +45,8 @@ fn run(cli: &Cli) -> Result<ExitCode> {
     }
 }
 
-/// The instruction set of the CPU kernels, where the user wants another than the best. Results are the same with any.
+/// The instruction set of the CPU kernels, where the user wants another than the best. Results are the same
+/// with any.
 fn choose_isa() -> Result<()> {
     let Some(wanted) = std::env::var_os("SPECGEN_CPU") else { return Ok(()) };
     let wanted = wanted.to_string_lossy();
@@ -63,7 +64,13 @@ fn main() -> ExitCode {
         Err(error) if error.is::<ClosedOutput>() => ExitCode::SUCCESS,
         Err(error) => {
             note(format_args!("specgen: error: {}", chain(&error)));
-            ExitCode::from(if error.is::<UsageError>() { 2 } else { 1 })
+            ExitCode::from(if is_usage(&error) { 2 } else { 1 })
         }
     }
+}
+
+/// Whether the command line is to blame, be it seen at once or only with the model at hand.
+fn is_usage(error: &anyhow::Error) -> bool {
+    let is_parameter = |error: &specgen::Error| matches!(error, specgen::Error::Parameter { .. });
+    error.is::<UsageError>() || error.downcast_ref().is_some_and(is_parameter)
 }

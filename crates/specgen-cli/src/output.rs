@@ -151,6 +151,9 @@ pub(crate) fn closing_line(stats: &Stats, replay: Option<(u64, Verification)>, e
         let percent = stats.acceptance_rate() * 100.0;
         let _ = write!(line, " · accepted {} of {} ({percent:.0} %)", stats.accepted, stats.drafted);
     }
+    if stats.broken_drafts > 0 {
+        let _ = write!(line, " · {} broken off at NaN", counted(stats.broken_drafts, "draft"));
+    }
     let _ = write!(line, " · first token after {}", seconds(stats.time_to_first_token));
     if let Some((seed, verification)) = replay {
         let _ = write!(line, " · --seed {seed} --verify {verification}");
@@ -189,6 +192,8 @@ pub(crate) struct JsonStats<'a> {
     mean_accepted_len: f64,
     drafted_by_position: &'a [usize],
     accepted_by_position: &'a [usize],
+    residual_underflows: usize,
+    broken_drafts: usize,
     prefill_seconds: f64,
     draft_seconds: f64,
     verify_seconds: f64,
@@ -211,6 +216,8 @@ impl<'a> From<&'a Stats> for JsonStats<'a> {
             mean_accepted_len: stats.mean_accepted_len(),
             drafted_by_position: &stats.drafted_by_position,
             accepted_by_position: &stats.accepted_by_position,
+            residual_underflows: stats.residual_underflows,
+            broken_drafts: stats.broken_drafts,
             prefill_seconds: stats.prefill.as_secs_f64(),
             draft_seconds: stats.draft.as_secs_f64(),
             verify_seconds: stats.verify.as_secs_f64(),

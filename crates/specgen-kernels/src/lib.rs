@@ -26,6 +26,7 @@ mod matmul;
 mod matrix;
 mod packed;
 mod pointwise;
+pub mod softmax;
 mod team;
 #[doc(hidden)]
 pub mod testing;

@@ -1,8 +1,9 @@
-//! Walks through every outcome of a random procedure with its exact probability: exactness without statistics.
+//! Walks through every outcome of a random procedure with its exact probability: exactness without
+//! statistics.
 //!
-//! A procedure takes its randomness from a [`Chooser`]. [`enumerate`] runs it once for each leaf of its tree of
-//! decisions; a run replays the decisions before a branch, takes the next option there, and multiplies up the
-//! probabilities. What comes out is the law of the result, to f64 rounding.
+//! A procedure takes its randomness from a [`Chooser`]. [`enumerate`] runs it once for each leaf of its tree
+//! of decisions; a run replays the decisions before a branch, takes the next option there, and multiplies up
+//! the probabilities. What comes out is the law of the result, to f64 rounding.
 
 use specgen::distribution::Distribution;
 use specgen::verify::{Chooser, Picker};
@@ -29,17 +30,15 @@ pub struct EnumChooser {
 impl EnumChooser {
     /// Decides among `options` (value and weight), as [`Picker::pick`] does.
     pub fn decide(&mut self, options: impl Iterator<Item = (u32, f64)>) -> Option<u32> {
+        // The procedure may look at what it is given (and add it up), so all is gone through in a replay too.
+        let mut options: Vec<(u32, f64)> = options.filter(|&(_, weight)| weight > 0.0).collect();
+        if options.is_empty() {
+            return None;
+        }
         if self.depth == self.path.len() {
-            let mut options: Vec<(u32, f64)> = options.filter(|&(_, weight)| weight > 0.0).collect();
             let total: f64 = options.iter().map(|&(_, weight)| weight).sum();
             options.iter_mut().for_each(|(_, weight)| *weight /= total);
-            if options.is_empty() {
-                return None;
-            }
             self.path.push(Branch { options, taken: 0 });
-        } else {
-            // The procedure may look at what it is given (and add it up), in a replay too.
-            options.for_each(drop);
         }
         let branch = &self.path[self.depth];
         self.depth += 1;
@@ -100,8 +99,8 @@ pub fn exact(distribution: &Distribution, vocab: u32) -> Vec<f64> {
     weights.into_iter().map(|weight| weight / total).collect()
 }
 
-/// How far `law`, of texts of any length up to `len`, is from the text `target` writes on its own: the texts are
-/// carried on by the target to `len` tokens, and the largest difference of a probability is returned.
+/// How far `law`, of texts of any length up to `len`, is from the text `target` writes on its own: the texts
+/// are carried on by the target to `len` tokens, and the largest difference of a probability is returned.
 pub fn law_error(
     law: &Law<Vec<u32>>,
     vocab: u32,
@@ -134,4 +133,21 @@ pub fn law_error(
         worst = worst.max((wanted - found).abs());
     }
     worst
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A decision without an option is none, however often its branch is come by.
+    #[test]
+    fn a_law_sums_to_one_where_nothing_can_be_picked() {
+        let law = enumerate(|chooser| {
+            let first = chooser.decide([(0, 1.0), (1, 3.0)].into_iter());
+            let nothing = chooser.decide([(7, 0.0)].into_iter());
+            (first, nothing, chooser.decide([(2, 1.0), (3, 1.0)].into_iter()))
+        });
+        assert_eq!(law.len(), 4);
+        assert_eq!(law[&(Some(1), None, Some(3))], 0.375);
+    }
 }

@@ -8,8 +8,8 @@ use crate::{
     error::{Error, Result},
     model::{Batch, Model, Output, Rows, Slice, feed_prompt},
     score::feed_scored,
-    sequence::{Memory, Sequence},
-    verify::{Verdict, Verification, block, coupled, rejection},
+    sequence::{Memory, Sequence, Verified},
+    verify::{Verification, block, coupled, rejection},
 };
 
 /// A target and its drafter, with the buffers of their passes.
@@ -71,6 +71,8 @@ impl Rounds {
 
     /// Runs one round for every sequence and commits 1 to k + 1 tokens to each. What fails for one sequence only (NaN
     /// logits, parameters that ban every token, a draft that is not honest) is its own result, and its neighbours go on.
+    /// Where the target fails behind drafted tokens that stand, those are committed, as plain decoding would have said
+    /// them, and the failure is the next round's.
     ///
     /// # Errors
     /// What fails for all: [`Error::InvalidArgument`] for a sequence that has ended, was not prefilled or is another
@@ -95,9 +97,9 @@ impl Rounds {
         for (slice, (sequence, draft)) in sequences.iter_mut().zip(drafts).enumerate() {
             results.push(draft.and_then(|draft| {
                 // 3. Verify: keep the longest prefix the target would have said, then one token of its own.
-                let verdict = self.verify(slice, sequence, &draft)?;
+                let verified = self.verify(slice, sequence, &draft)?;
                 // 4. Commit, token by token, up to the first that ends the text.
-                self.commit(slice, sequence, &draft, &verdict);
+                self.commit(slice, sequence, &draft, &verified);
                 Ok(())
             }));
             // Keys and values of what was not committed leave the cache, and the pending token stays out of it.
@@ -185,16 +187,20 @@ impl Rounds {
     }
 
     /// Row `i` of `p` depends on the text and the first `i` draft tokens; it is computed only if the rule asks for it.
-    fn verify(&self, slice: usize, sequence: &mut Sequence, draft: &Draft) -> Result<Verdict> {
+    /// A rule hands on a failure of `p` only where every token before that row stands.
+    fn verify(&self, slice: usize, sequence: &mut Sequence, draft: &Draft) -> Result<Verified> {
         let (mut own, mut shared) = (sequence.own_noise(), sequence.shared_noise());
         let (verification, sampler) = (sequence.verification(), &sequence.sampler);
         let history = &mut sequence.history;
         let committed = history.num_output();
+        let mut failed_at = None;
         let p = |i: usize| {
             if i > 0 {
                 sampler.push(history, draft.tokens[i - 1], self.output.logits(slice, i - 1));
             }
-            sampler.distribution(self.output.logits(slice, i), history)
+            let p = sampler.distribution(self.output.logits(slice, i), history);
+            failed_at = p.is_err().then_some(i);
+            p
         };
         let verdict = match verification {
             Verification::Rejection => rejection(draft, p, &mut own),
@@ -202,11 +208,15 @@ impl Rounds {
             Verification::Coupled => coupled(draft, p, &mut shared),
         };
         sequence.history.truncate_output(committed);
-        verdict
+        match (verdict, failed_at) {
+            (Ok(verdict), _) => Ok(verdict.into()),
+            (Err(_), Some(num_accepted @ 1..)) => Ok(Verified { num_accepted, ..Verified::default() }),
+            (Err(error), _) => Err(error),
+        }
     }
 
-    fn commit(&self, slice: usize, sequence: &mut Sequence, draft: &Draft, verdict: &Verdict) {
-        let kept = sequence.commit(draft, verdict, |i| self.output.logits(slice, i));
+    fn commit(&self, slice: usize, sequence: &mut Sequence, draft: &Draft, verified: &Verified) {
+        let kept = sequence.commit(draft, verified, |i| self.output.logits(slice, i));
         let committed = Committed {
             tokens: &sequence.tokens,
             num_new: kept.num_new,

@@ -119,6 +119,20 @@ pub(crate) struct Limits {
     pub(crate) end_ids: Vec<u32>,
 }
 
+/// What may be said after a round: drafted tokens that stand, and one of the target's own, unless it failed there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Verified {
+    pub(crate) num_accepted: usize,
+    pub(crate) next_token: Option<u32>,
+    pub(crate) residual_underflow: bool,
+}
+
+impl From<Verdict> for Verified {
+    fn from(Verdict { num_accepted, next_token, residual_underflow }: Verdict) -> Self {
+        Self { num_accepted, next_token: Some(next_token), residual_underflow }
+    }
+}
+
 /// What a round left behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kept {
@@ -309,26 +323,27 @@ impl Sequence {
     pub(crate) fn commit<'a>(
         &mut self,
         draft: &Draft,
-        verdict: &Verdict,
+        verified: &Verified,
         logits: impl Fn(usize) -> &'a [f32],
     ) -> Kept {
-        let accepted = &draft.tokens[..verdict.num_accepted];
+        let accepted = &draft.tokens[..verified.num_accepted];
         let before = self.tokens.len();
-        for (i, &id) in accepted.iter().chain([&verdict.next_token]).enumerate() {
+        for (i, &id) in accepted.iter().chain(&verified.next_token).enumerate() {
             self.push(id, logits(i));
             if self.finish.is_some() {
                 break;
             }
         }
         let num_new = self.tokens.len() - before;
-        let num_accepted = verdict.num_accepted.min(num_new);
+        let num_accepted = verified.num_accepted.min(num_new);
         // What lies behind the end of a text was never up for acceptance.
         let num_drafted = if self.finish.is_some() { draft.len().min(num_new) } else { draft.len() };
         self.stats.record_round(num_drafted, num_accepted, num_new);
         if self.round == 0 {
             self.stats.time_to_first_token = self.start.elapsed();
         }
-        self.stats.residual_underflows += usize::from(verdict.residual_underflow);
+        self.stats.residual_underflows += usize::from(verified.residual_underflow);
+        self.stats.broken_drafts += usize::from(draft.broken);
         self.round += 1;
         Kept { num_new, num_accepted }
     }

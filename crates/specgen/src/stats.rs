@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-/// Counts and times of one generation. Counts are of what was kept: a block cut by a stop counts up to the cut.
+/// Counts and times of one generation. Counts are of what was kept: a block cut by a stop counts up to the
+/// cut.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stats {
     /// Tokens of the prompt.
@@ -23,6 +24,9 @@ pub struct Stats {
     pub accepted_by_position: Vec<usize>,
     /// Rejections that rounding alone explains; should be 0.
     pub residual_underflows: usize,
+    /// Drafts broken off because their model's logits were no numbers; should be 0. The text is the target's
+    /// all the same.
+    pub broken_drafts: usize,
     /// Feeding the prompt, to the draft too.
     pub prefill: Duration,
     /// Drafting.
@@ -36,8 +40,8 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Records a round that drafted `num_drafted` tokens, of which `num_kept` were accepted and kept, and that added
-    /// `num_new` tokens.
+    /// Records a round that drafted `num_drafted` tokens, of which `num_kept` were accepted and kept, and
+    /// that added `num_new` tokens.
     pub(crate) fn record_round(&mut self, num_drafted: usize, num_kept: usize, num_new: usize) {
         self.rounds += 1;
         self.generated_tokens += num_new;
@@ -91,6 +95,7 @@ impl<'a> std::iter::Sum<&'a Stats> for Stats {
             add_counts(&mut sum.drafted_by_position, &more.drafted_by_position);
             add_counts(&mut sum.accepted_by_position, &more.accepted_by_position);
             sum.residual_underflows += more.residual_underflows;
+            sum.broken_drafts += more.broken_drafts;
             sum.prefill += more.prefill;
             sum.draft += more.draft;
             sum.verify += more.verify;

@@ -30,7 +30,8 @@ impl GrammarArgs {
             text.map_err(|error| UsageError(format!("{option} {}: {error}", path.display())))
         };
         if let Some(schema) = &self.json_schema {
-            if schema.trim_start().starts_with('{') {
+            // `true` and `false` are schemas too; a file of such a name has a path, `./true`.
+            if schema.trim_start().starts_with('{') || matches!(schema.trim(), "true" | "false") {
                 return Ok(Some(Grammar::json_schema(schema)));
             }
             return Ok(Some(Grammar::json_schema(read(Path::new(schema), "--json-schema")?).named(schema)));

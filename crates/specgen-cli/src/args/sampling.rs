@@ -90,6 +90,17 @@ impl SamplingArgs {
                 ..off
             },
         };
+        for (option, is_given) in [
+            ("--mirostat-tau", self.mirostat_tau.is_some()),
+            ("--xtc-probability", self.xtc_probability.is_some()),
+        ] {
+            if is_given && self.temperature == 0.0 {
+                return Err(UsageError(format!(
+                    "{option} has nothing to choose from at --temperature 0, which always takes the most likely \
+                     token; raise the temperature or leave it out"
+                )));
+            }
+        }
         let grammar = self.grammar.grammar()?;
         let params = SamplingParams { verify: self.verify, grammar, ..self.penalties.on(filters) };
         params.validate(usize::MAX).map_err(|error| UsageError(flags::worded(&error)))?;

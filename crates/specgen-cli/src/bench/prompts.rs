@@ -99,6 +99,7 @@ fn parse(name: &str, text: &str) -> Result<Vec<BenchPrompt>> {
             let at = || format!("{name}, line {}", i + 1);
             let line: Line = serde_json::from_str(line).map_err(|error| anyhow!("{}: {error}", at()))?;
             let start = match (line.prompt, line.messages.is_empty()) {
+                (Some(text), true) if text.is_empty() => bail!("{}: the prompt is empty", at()),
                 (Some(text), true) => Start::Text(text),
                 (None, false) => Start::Messages(
                     line.messages.iter().map(|turn| Message::new(&turn.role, &turn.content)).collect(),
@@ -142,6 +143,7 @@ mod tests {
             ("", "no prompts"),
             ("{\"id\": \"a\", \"prompt\": \"x\"}\nnothing", "p.jsonl, line 2: expected"),
             ("{\"id\": \"a\"}", "line 1: a prompt has either"),
+            ("\n{\"id\": \"a\", \"prompt\": \"\"}", "p.jsonl, line 2: the prompt is empty"),
             (
                 "{\"id\": \"a\", \"prompt\": \"x\", \"max_tokens\": 0}",
                 "line 1: invalid value: integer `0`, expected a nonzero",

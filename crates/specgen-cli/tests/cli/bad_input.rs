@@ -140,6 +140,16 @@ fn parameters_out_of_range() {
             "--xtc-threshold is 0.6, but must be between 0 and 0.5 (two tokens can't both be more likely)",
         ),
         ("--mirostat-tau -1", "--mirostat-tau is -1, but must be a number of at least 0"),
+        (
+            "--mirostat-tau 5 --temperature 0",
+            "--mirostat-tau has nothing to choose from at --temperature 0, which always takes the most likely token; \
+             raise the temperature or leave it out",
+        ),
+        (
+            "--xtc-probability 1 --temperature 0",
+            "--xtc-probability has nothing to choose from at --temperature 0, which always takes the most likely \
+             token; raise the temperature or leave it out",
+        ),
         ("--mirostat-tau 5 --mirostat-eta 2", "--mirostat-eta is 2, but must be between 0 and 1"),
         ("--dry-multiplier -1", "--dry-multiplier is -1, but must be a number of at least 0"),
         ("--dry-multiplier 1 --dry-base 0.5", "--dry-base is 0.5, but must be a number of at least 1"),
@@ -168,6 +178,8 @@ fn grammars_that_are_none() {
     std::fs::write(path("list.json"), "[]").unwrap();
     std::fs::write(path("rules.gbnf"), "root ::= \"a\"\n").unwrap();
     std::fs::write(path("empty"), "\n").unwrap();
+    let typo = "\u{feff}{\"properties\": {\"name\": {\"maxLenght\": 3}}}";
+    std::fs::write(path("typo.json"), typo).unwrap();
     let cases = [
         ("--json-schema", "schema.json", "is not JSON: expected value at line 2 column 11"),
         (
@@ -176,6 +188,12 @@ fn grammars_that_are_none() {
             "is no JSON schema; an object is wanted, such as {\"type\": \"object\"}",
         ),
         ("--json-schema", "empty", "is empty; it would allow nothing"),
+        (
+            "--json-schema",
+            "typo.json",
+            "has a keyword that is not supported, at /properties/name/maxLenght; correct it or leave it out, or have \
+             such ignored by \"x-guidance\": {\"lenient\": true}",
+        ),
         ("--grammar", "rules.gbnf", "is GBNF or BNF (`::=`); Lark is wanted: `start: \"yes\" | \"no\"`"),
         ("--grammar", "nowhere", "No such file or directory (os error 2)"),
         ("--json-schema", "nowhere", "No such file or directory (os error 2)"),
@@ -301,6 +319,12 @@ fn options_that_do_not_fit_the_model() {
         ),
         (&["--regex", "a(b"], "--regex "),
         (&["--json-schema", "{\"type\": \"word\"}"], "--json-schema "),
+        (&["--json-schema", "false"], "--json-schema "),
+        (
+            &["--min-tokens", "9", "-n", "8"],
+            "--min-tokens is 9, but must be at most the 8 tokens a text may have",
+        ),
+        (&["--logprobs", "999999", "--json"], "--logprobs is 999999, but the vocabulary has 49152 tokens"),
         (
             &["--draft", "ngrams"],
             "no model is called `ngrams`, and there is no such file; did you mean ngram?",
@@ -312,7 +336,11 @@ fn options_that_do_not_fit_the_model() {
     ];
     for (words, wanted) in cases {
         let prompt = "A prompt that has far more than eight tokens, as one counts them.";
-        let error = run(specgen(&["generate", "-m", model, prompt]).args(*words)).fails(1);
+        // What an option's value makes of the model is wrong usage, as it is where that can be told without one.
+        let option = words[0];
+        let is_usage = wanted.starts_with(option) && !option.starts_with("--tokenizer");
+        let error =
+            run(specgen(&["generate", "-m", model, prompt]).args(*words)).fails(1 + i32::from(is_usage));
         assert!(error.contains(wanted), "{words:?}: {error}");
     }
     for device in ["cuda", "metal"] {

@@ -1,8 +1,6 @@
 //! Next-token distributions: probability, draw, residual; arithmetic only.
 
-mod exp;
-
-pub(crate) use exp::{exp, exp_m1, sum_exp};
+use specgen_kernels::softmax::{Exponent, exp, exp_m1, sum_exp};
 
 use crate::rng::Picker;
 
@@ -71,7 +69,7 @@ impl Distribution {
             Self::Sparse(tokens) => {
                 tokens.iter().map(|&(_, log_prob)| exp(log_prob.into())).sum::<f64>().ln()
             }
-            Self::Dense(tokens) => sum_exp(tokens, f64::from).ln(),
+            Self::Dense(tokens) => sum_exp(tokens, Exponent::PLAIN).ln(),
         }
     }
 }

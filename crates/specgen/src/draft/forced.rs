@@ -19,6 +19,31 @@ impl ForcedDrafter {
     pub fn new(inner: Arc<dyn Drafter>) -> Self {
         Self { inner }
     }
+
+    /// The inner drafts of texts that `forced` has been said in.
+    fn draft_behind(
+        &self,
+        requests: &mut [DraftRequest<'_>],
+        forced: &[Vec<u32>],
+    ) -> Result<Vec<Result<Draft>>> {
+        let text = |(request, forced): (&DraftRequest<'_>, &Vec<u32>)| [request.tokens, forced].concat();
+        let texts: Vec<Vec<u32>> = requests.iter().zip(forced).map(text).collect();
+        let mut behind = Vec::with_capacity(requests.len());
+        for ((request, forced), tokens) in requests.iter_mut().zip(forced).zip(&texts) {
+            forced.iter().for_each(|&id| request.history.push(id));
+            let has_ended = forced.last().is_some_and(|id| request.end_ids.contains(id));
+            behind.push(DraftRequest {
+                state: &mut *request.state,
+                tokens,
+                k: if has_ended { 0 } else { request.k - forced.len() },
+                sampler: request.sampler,
+                history: &mut *request.history,
+                noise: request.noise.clone().behind(forced.len()),
+                end_ids: request.end_ids,
+            });
+        }
+        self.inner.draft(&mut behind)
+    }
 }
 
 impl Drafter for ForcedDrafter {
@@ -47,42 +72,15 @@ impl Drafter for ForcedDrafter {
         }
         let join = |(forced, draft): (Vec<u32>, Result<Draft>)| {
             let mut joined = Draft::deterministic(forced);
-            let Draft { tokens, q, parents } = draft?;
+            let Draft { tokens, q, parents, broken } = draft?;
             joined.tokens.extend(tokens);
             joined.q.extend(q);
-            Ok(Draft { parents, ..joined })
+            Ok(Draft { parents, broken, ..joined })
         };
         Ok(forced.into_iter().zip(drafts?).map(join).collect())
     }
 
     fn observe(&self, state: &mut dyn DraftState, committed: &Committed<'_>) {
         self.inner.observe(state, committed);
-    }
-}
-
-impl ForcedDrafter {
-    /// The inner drafts of texts that `forced` has been said in.
-    fn draft_behind(
-        &self,
-        requests: &mut [DraftRequest<'_>],
-        forced: &[Vec<u32>],
-    ) -> Result<Vec<Result<Draft>>> {
-        let text = |(request, forced): (&DraftRequest<'_>, &Vec<u32>)| [request.tokens, forced].concat();
-        let texts: Vec<Vec<u32>> = requests.iter().zip(forced).map(text).collect();
-        let mut behind = Vec::with_capacity(requests.len());
-        for ((request, forced), tokens) in requests.iter_mut().zip(forced).zip(&texts) {
-            forced.iter().for_each(|&id| request.history.push(id));
-            let has_ended = forced.last().is_some_and(|id| request.end_ids.contains(id));
-            behind.push(DraftRequest {
-                state: &mut *request.state,
-                tokens,
-                k: if has_ended { 0 } else { request.k - forced.len() },
-                sampler: request.sampler,
-                history: &mut *request.history,
-                noise: request.noise.clone().behind(forced.len()),
-                end_ids: request.end_ids,
-            });
-        }
-        self.inner.draft(&mut behind)
     }
 }

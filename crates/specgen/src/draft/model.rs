@@ -78,7 +78,6 @@ struct Chain {
     draft: Draft,
     /// The drafted tokens as the draft itself is fed them.
     own: Vec<u32>,
-    error: Option<Error>,
 }
 
 impl Chain {
@@ -112,11 +111,10 @@ impl Chain {
                     request.k = self.draft.len();
                 }
             }
-            // Every id the draft knows is banned: what it cannot say is the target's to say.
-            Err(Error::InvalidArgument(_)) => request.k = self.draft.len(),
+            // Every id the draft knows is banned, or its model is broken: what it cannot say is the target's to say.
             Err(error) => {
                 request.k = self.draft.len();
-                self.error = Some(error);
+                self.draft.broken = matches!(error, Error::NanLogits { .. });
             }
         }
     }
@@ -158,7 +156,7 @@ impl Drafter for ModelDrafter {
                 request.k = request.k.min(self.room(text));
             }
             let sampler = self.sampler(request.sampler);
-            chains.push(Chain { sampler, draft: Draft::default(), own: Vec::new(), error: None });
+            chains.push(Chain { sampler, draft: Draft::default(), own: Vec::new() });
             committed.push(request.history.num_output());
         }
         let mut out = Output::new();
@@ -170,7 +168,7 @@ impl Drafter for ModelDrafter {
             request.history.truncate_output(committed);
         }
         result?;
-        Ok(chains.into_iter().map(|chain| chain.error.map_or(Ok(chain.draft), Err)).collect())
+        Ok(chains.into_iter().map(|chain| Ok(chain.draft)).collect())
     }
 }
 

@@ -24,8 +24,8 @@ struct Inner {
 }
 
 impl Vocabulary {
-    /// From the bytes each id stands for, empty where it is no text, and the ids that end a text, which are none.
-    /// An engine with a tokenizer makes its own.
+    /// From the bytes each id stands for, empty where it is no text, and the ids that end a text, which are
+    /// none. An engine with a tokenizer makes its own.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for an end id beyond the tokens, and for tokens that no vocabulary has.
@@ -78,7 +78,11 @@ impl Vocabulary {
             Language::Regex => TopLevelGrammar::from_regex(text),
             Language::Lark => TopLevelGrammar::from_lark(text.to_owned()),
         };
-        let parser = self.0.factory.create_parser(grammar).map_err(|error| first_line(&error))?;
+        let told = |error| match language {
+            Language::Regex => of_regex(&first_line(&error)),
+            Language::JsonSchema | Language::Lark => first_line(&error),
+        };
+        let parser = self.0.factory.create_parser(grammar).map_err(told)?;
         let mut place = Place { matcher: Matcher::new(Ok(parser)), vocabulary: self.clone() };
         // A grammar without a text is told now, not at the first token.
         place.mask()?;
@@ -180,6 +184,13 @@ impl Mask {
             }
         }
     }
+}
+
+/// What is wrong with a regular expression, without the grammar that llguidance wraps it in, which nobody wrote.
+fn of_regex(problem: &str) -> String {
+    let verdict = problem.lines().find_map(|line| line.strip_prefix("error: "));
+    let line = verdict.unwrap_or_else(|| problem.lines().next().unwrap_or_default());
+    line.split_once("(in regex): ").map_or(line, |(_, problem)| problem).to_owned()
 }
 
 /// What llguidance says, without the state it may append.

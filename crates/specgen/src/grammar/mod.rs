@@ -1,17 +1,21 @@
 //! Grammars: what a text may be, as a JSON schema, a regular expression or a Lark grammar.
 //!
-//! A [`Grammar`] is text until an engine compiles it for its tokens, once; every sequence then keeps its own place in it.
-//! At each position, drafted ones included, tokens that the grammar does not allow after the tokens before are banned,
-//! and those that end a text are banned where the grammar does not end. What is left keeps its proportions: any spelling
-//! in tokens of an allowed text is allowed. A text that `max_tokens` or a stop string ends is cut where it stands.
+//! A [`Grammar`] is text until an engine compiles it for its tokens, once; every sequence then keeps its own
+//! place in it. At each position, drafted ones included, tokens that the grammar does not allow after the
+//! tokens before are banned, and those that end a text are banned where the grammar does not end. What is
+//! left keeps its proportions: any spelling in tokens of an allowed text is allowed. A text that `max_tokens`
+//! or a stop string ends is cut where it stands.
 
 #[cfg(not(feature = "grammar"))]
 mod absent;
 #[cfg(feature = "grammar")]
 mod compiled;
+mod schema;
 mod walk;
 
 use std::{fmt, sync::Arc};
+
+use serde_json::Value;
 
 use crate::{Error, Result};
 
@@ -64,15 +68,15 @@ impl Language {
 }
 
 impl Grammar {
-    /// Texts that are JSON and fit a JSON schema. White space between tokens is the model's choice, unless the schema has
-    /// `"x-guidance": {"whitespace_flexible": false}`; the other options there are llguidance's too. A keyword that is
-    /// not supported is an error when it is compiled.
+    /// Texts that are JSON and fit a JSON schema. White space between tokens is the model's choice, unless
+    /// the schema has `"x-guidance": {"whitespace_flexible": false}`; the other options there are
+    /// llguidance's too. A keyword that is not supported is an error when it is compiled.
     pub fn json_schema(schema: impl AsRef<str>) -> Self {
         Self::new(Language::JsonSchema, schema.as_ref())
     }
 
-    /// Texts that match a regular expression from their first to their last character (the syntax of the `regex` crate,
-    /// without anchors and word boundaries).
+    /// Texts that match a regular expression from their first to their last character (the syntax of the
+    /// `regex` crate, without anchors and word boundaries).
     pub fn regex(regex: impl AsRef<str>) -> Self {
         Self::new(Language::Regex, regex.as_ref())
     }
@@ -83,6 +87,8 @@ impl Grammar {
     }
 
     fn new(language: Language, text: &str) -> Self {
+        // Editors on Windows put a byte-order mark before a file; in a regular expression it is a character.
+        let text = if language == Language::Regex { text } else { text.trim_start_matches('\u{feff}') };
         Self { language, text: text.into(), name: None, start: None }
     }
 
@@ -97,11 +103,12 @@ impl Grammar {
         &self.text
     }
 
-    /// The same, compiled for the tokens of `vocabulary`; at once where it already is. An engine with a tokenizer sees to
-    /// this itself.
+    /// The same, compiled for the tokens of `vocabulary`; at once where it already is. An engine with a
+    /// tokenizer sees to this itself.
     ///
     /// # Errors
-    /// [`Error::Parameter`] that says where and what is wrong; [`Error::Unsupported`] in a build without grammars.
+    /// [`Error::Parameter`] that says where and what is wrong; [`Error::Unsupported`] in a build without
+    /// grammars.
     pub fn compile(&self, vocabulary: &Vocabulary) -> Result<Self> {
         if self.start.as_ref().is_some_and(|start| start.vocabulary.is(vocabulary)) {
             return Ok(self.clone());
@@ -122,7 +129,13 @@ impl Grammar {
         }
         match self.language {
             Language::JsonSchema => match serde_json::from_str(&self.text) {
-                Ok(serde_json::Value::Object(_) | serde_json::Value::Bool(_)) => Ok(()),
+                Ok(schema @ (Value::Object(_) | Value::Bool(_))) => match schema::ignored_keyword(&schema) {
+                    None => Ok(()),
+                    Some(path) => Err(self.error(&format!(
+                        "has a keyword that is not supported, at {path}; correct it or leave it out, or have such \
+                         ignored by \"x-guidance\": {{\"lenient\": true}}"
+                    ))),
+                },
                 Ok(_) => {
                     Err(self.error("is no JSON schema; an object is wanted, such as {\"type\": \"object\"}"))
                 }

@@ -12,16 +12,16 @@ use super::{
 };
 use crate::{Error, Result};
 
-/// Places kept at first: those of the committed text's end and of a usual draft behind it. A walk that has to go back
-/// farther begins anew, and keeps twice as many from then on.
+/// Places kept at first: those of the committed text's end and of a usual draft behind it. A walk that has to
+/// go back farther begins anew, and keeps twice as many from then on.
 const FEW_PLACES: usize = 32;
 
 /// A text's way through a grammar.
 ///
-/// To its callers it is a pure function of the output. What it remembers are the places behind the last tokens it was
-/// asked about, each forked from the one before: an output that goes on is one step, one that lost tokens drops their
-/// places, and nothing is ever taken back within a place. So a draft position is masked by its own prefix, and a token
-/// that was rejected leaves no trace.
+/// To its callers it is a pure function of the output. What it remembers are the places behind the last
+/// tokens it was asked about, each forked from the one before: an output that goes on is one step, one that
+/// lost tokens drops their places, and nothing is ever taken back within a place. So a draft position is
+/// masked by its own prefix, and a token that was rejected leaves no trace.
 pub(crate) struct Walk {
     start: Arc<Start>,
     steps: Mutex<Steps>,
@@ -73,8 +73,9 @@ impl Walk {
         tokens.len()
     }
 
-    /// At most `k` tokens that most likely follow `output` because their text must: the spelling is a guess, since a text
-    /// has many, and a longer token may go beyond what is certain. The end is one of them where nothing else may follow.
+    /// At most `k` tokens that most likely follow `output` because their text must: the spelling is a guess,
+    /// since a text has many, and a longer token may go beyond what is certain. The end is one of them where
+    /// nothing else may follow.
     pub(crate) fn forced(&self, output: &[u32], k: usize) -> Vec<u32> {
         let Ok(bytes) = self.steps().at(&self.start, output).map(|step| step.place.forced_bytes()) else {
             return Vec::new();

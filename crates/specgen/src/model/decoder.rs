@@ -92,6 +92,7 @@ impl<B: Backend> Model for Decoder<B> {
             return Ok(());
         }
 
+        out.taps.resize(batch.taps.len(), Vec::new());
         let pass = self.pass(&batch.slices)?;
         let b = &self.backend;
         let mut x = b.embed(&self.embed_tokens, &pass.tokens)?;
@@ -108,10 +109,8 @@ impl<B: Backend> Model for Decoder<B> {
             let h = b.linear(&layer.down_proj, &h)?;
             x = b.add(x, &self.post_norm(h, layer.post_mlp_norm.as_ref())?)?;
 
-            for _ in batch.taps.iter().filter(|&&tap| tap == i) {
-                let mut tap = Vec::new();
-                b.read(&x, &mut tap)?;
-                out.taps.push(tap);
+            for (tap, _) in out.taps.iter_mut().zip(batch.taps).filter(|&(_, &layer)| layer == i) {
+                b.read(&x, tap)?;
             }
         }
         if !pass.wanted.is_empty() {

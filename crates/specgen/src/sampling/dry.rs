@@ -66,6 +66,10 @@ fn repeats(dry: &Dry, breakers: &Breakers, text: &[u32]) -> HashMap<u32, usize> 
 
 /// Lowers the logits of tokens that would continue a repeat, by `multiplier * base ^ (repeat - allowed_length)`.
 pub(super) fn apply(dry: &Dry, breakers: &Breakers, row: &mut [f32], history: &History) {
+    // Times what has grown beyond numbers it would be no number.
+    if dry.multiplier == 0.0 {
+        return;
+    }
     for (id, repeat) in repeats(dry, breakers, history.tokens()) {
         let Some(logit) = row.get_mut(id as usize) else { continue };
         let growth = f64::from(dry.base).powf((repeat - dry.allowed_length) as f64);

@@ -36,12 +36,13 @@ pub use params::{Dry, Mirostat, SamplingParams, Xtc};
 pub use phrase::Phrase;
 pub use processor::{LogitsProcessor, Processor};
 
-use crate::distribution::{Distribution, exp};
+use crate::distribution::Distribution;
 use crate::rng::{Noise, Stream, random_seed};
 use crate::{Error, Result, grammar::Walk};
 use dry::Breakers;
 use filter::Candidate;
 use logprobs::LogSoftmax;
+use specgen_kernels::softmax::{Exponent, exp};
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -246,8 +247,10 @@ impl Sampler {
             filter::nucleus_superset(logits, scale, top_p)
         } else if min_p > 0.0 && typical_p >= 1.0 {
             filter::above(logits, scale, f64::from(min_p).ln())
+        } else if let (Some(mirostat), true) = (mirostat, typical_p >= 1.0 && xtc.is_none()) {
+            return sparse(filter::unsurprising_of_all(logits, best, scale, mirostat.bound(history)), scale);
         } else {
-            filter::above(logits, scale, f64::NEG_INFINITY)
+            filter::all(logits)
         };
         if top_p < 1.0 {
             let total = total.unwrap_or_else(|| filter::weight_of(&kept, scale));
@@ -312,6 +315,11 @@ impl Scale {
     #[inline(always)]
     fn weight(self, logit: f32) -> f64 {
         exp(self.apply(logit))
+    }
+
+    /// For many logits at once: `exp(x - shift)` of a scaled logit x.
+    fn exponent(self, shift: f64) -> Exponent {
+        Exponent { max: self.max, factor: self.factor, shift }
     }
 }
 

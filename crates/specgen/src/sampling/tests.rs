@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
+use crate::rng::{CoupledNoise, RoundNoise};
+use crate::verify::{Draft, DraftNoise, block, coupled, rejection};
 use proptest::prelude::*;
 
 /// Probabilities, in f64, of every token; `None` where a cut falls so close to a boundary that rounding may decide.
@@ -564,4 +566,103 @@ fn a_phrase_of_text_needs_a_tokenizer() {
     let found = message(&SamplingParams { bad_words: vec!["no".into()], ..off() });
     assert_eq!(found, r#"the phrase "no" is text, and there is no tokenizer; give its token ids instead"#);
     assert!(message(&SamplingParams { dry: Some(Dry::default()), ..off() }).contains(r#""\n""#));
+}
+
+/// Logits at the edges of numbers.
+fn edge_logit() -> impl Strategy<Value = f32> {
+    let edges = [-f32::INFINITY, f32::MIN, -1.0, -1e-45, -0.0, 0.0, 1e-45, f32::MIN_POSITIVE, 1.0, f32::MAX];
+    prop_oneof![60 => prop::sample::select(edges.to_vec()), 1 => Just(f32::INFINITY), 1 => Just(f32::NAN)]
+}
+
+/// Parameters at the edges of their ranges, over the usual ones.
+fn edge_params(vocab: u32) -> impl Strategy<Value = SamplingParams> {
+    let steep = Dry { multiplier: f32::MAX, base: f32::MAX, allowed_length: 1, ..Dry::default() };
+    let steep = Dry { sequence_breakers: Vec::new(), ..steep };
+    let edges = (
+        prop::sample::select(vec![0.0_f32, 1e-45, 1e-9, 1.0, f32::MAX]),
+        prop::option::of(prop::sample::select(vec![f32::MIN, -1e30, 1e30, f32::MAX])),
+        prop::option::of(Just(steep)),
+        (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()),
+    );
+    (any_params(vocab), edges).prop_map(
+        |(params, (temperature, bias, dry, (top_k, min_p, top_p, typical)))| {
+            let logit_bias = bias.map_or(params.logit_bias.clone(), |bias| vec![(0, bias)]);
+            SamplingParams {
+                temperature,
+                logit_bias,
+                dry,
+                top_k: if top_k { 1 } else { params.top_k },
+                min_p: if min_p { 1.0 } else { params.min_p },
+                top_p: if top_p { 0.0 } else { params.top_p },
+                typical_p: if typical { 0.0 } else { params.typical_p },
+                ..params
+            }
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1500))]
+
+    /// Whatever a row is like, there is a distribution, or an error that says what is wrong; and from two of them every
+    /// rule gets a token that the target can say.
+    #[test]
+    fn no_row_is_beyond_distributions_and_rules(
+        rows in prop::collection::vec(prop::collection::vec(edge_logit(), 6), 3),
+        params in edge_params(6),
+        output in prop::collection::vec(0_u32..6, 0..8),
+        seed in any::<u64>(),
+    ) {
+        let history = history(&[1, 2], &output);
+        let sampler = Sampler::new(&SamplingParams { seed: Some(seed), ..params }, 6).unwrap();
+        let mut found = Vec::new();
+        for row in &rows {
+            let p = match sampler.distribution(row, &history) {
+                Ok(p) => p,
+                Err(Error::NanLogits { step, token }) => {
+                    prop_assert_eq!(step, output.len());
+                    prop_assert!(row[token as usize].is_nan());
+                    continue;
+                }
+                Err(error) => {
+                    let wanted = format!("every token is banned at output token {}", output.len());
+                    prop_assert!(error.to_string().starts_with(&wanted), "{error}");
+                    continue;
+                }
+            };
+            prop_assert!(row.iter().all(|logit| !logit.is_nan()));
+            let possible: Vec<_> = p.support().collect();
+            let total: f64 = possible.iter().map(|&(_, log_prob)| f64::from(log_prob).exp()).sum();
+            prop_assert!((total - 1.0).abs() < 1e-5, "{p:?}");
+            prop_assert!(possible.iter().all(|&(id, log_prob)| log_prob <= 0.0 && row[id as usize] > -f32::INFINITY));
+            found.push(p);
+        }
+        let [q, p, bonus] = &found[..] else { return Ok(()) };
+        let noise = Noise::new(seed);
+        let rows = |i: usize| Ok(if i == 0 { p.clone() } else { bonus.clone() });
+        let mut draft = Draft::default();
+        draft.draw(q.clone(), &mut DraftNoise::Own(RoundNoise::draft(noise, 0, 0)));
+        let verdicts = [
+            rejection(&draft, rows, &mut RoundNoise::verify(noise, 0, 0)),
+            block(&draft, rows, &mut RoundNoise::verify(noise, 0, 0)),
+            coupled(&draft, rows, &mut CoupledNoise::new(noise, 0)),
+        ];
+        for verdict in verdicts {
+            let verdict = verdict.unwrap();
+            let said = if verdict.num_accepted == 0 { p } else { bonus };
+            prop_assert!(said.log_prob(verdict.next_token) > -f32::INFINITY, "{verdict:?}");
+            prop_assert!(verdict.num_accepted == 0 || p.log_prob(draft.tokens[0]) > -f32::INFINITY);
+        }
+    }
+}
+
+/// What has grown beyond numbers, times nothing, is nothing.
+#[test]
+fn a_dry_multiplier_of_zero_is_off() {
+    let dry = Dry { multiplier: 0.0, base: f32::MAX, allowed_length: 1, ..Dry::default() };
+    let dry = Some(Dry { sequence_breakers: Vec::new(), ..dry });
+    let repeats = history(&[], &[1; 40]);
+    let row = [1.0, 2.0];
+    let with = score(&SamplingParams { dry, ..off() }, &row, &repeats);
+    assert_eq!(with, score(&off(), &row, &repeats));
 }

@@ -2,8 +2,9 @@
 
 use super::{Draft, Verdict, check_is_chain, check_q, correction, exact_laws, rejection};
 use crate::Result;
-use crate::distribution::{Distribution, exp_m1};
+use crate::distribution::Distribution;
 use crate::rng::Chooser;
+use specgen_kernels::softmax::exp_m1;
 
 /// Verifies a chain as a whole (Sun et al. 2024, Algorithm 2, arXiv 2403.10444): a low ratio early may be made good by
 /// high ones behind it. With `w_0 = 1` and, for the k draft tokens,

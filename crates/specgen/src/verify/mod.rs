@@ -1,8 +1,8 @@
 //! Verification: which drafted tokens stand, and the token after them; arithmetic only.
 //!
-//! As in the papers, `p` is the target's distribution, `q` the draft's, both after every transform (temperature,
-//! filters, penalties). The same `p` serves acceptance, residual and bonus. There are three rules, each exact, and
-//! greedy decoding is the limit of them all:
+//! As in the papers, `p` is the target's distribution, `q` the draft's, both after every transform
+//! (temperature, filters, penalties). The same `p` serves acceptance, residual and bonus. There are three
+//! rules, each exact, and greedy decoding is the limit of them all:
 //!
 //! | rule | a drafted token stands | needs `q` | the text of a seed |
 //! |---|---|---|---|
@@ -77,9 +77,13 @@ pub struct Draft {
     pub tokens: Vec<u32>,
     /// For a tree: the index of each token's parent plus 1, 0 for the pending token. `None` for a chain.
     pub parents: Option<Vec<u32>>,
-    /// For each token, the distribution it was really drawn from; [`Distribution::Point`] if it was not drawn at all
-    /// (n-gram, greedy draft, unknown origin) or with noise shared with the target, which is always safe.
+    /// For each token, the distribution it was really drawn from; [`Distribution::Point`] if it was not drawn
+    /// at all (n-gram, greedy draft, unknown origin) or with noise shared with the target, which is always
+    /// safe.
     pub q: Vec<Distribution>,
+    /// Where it ends, the model that drafts had logits that are no numbers. It is a draft like any other:
+    /// whether there is a next `q` may depend on the tokens before, which stay.
+    pub broken: bool,
 }
 
 impl Draft {
@@ -105,8 +109,9 @@ impl Draft {
         self.q.push(q);
     }
 
-    /// Draws the next token of a chain from `q`, appends it and returns it with `ln q(token)`. With the target's own noise
-    /// it is a guess at the target's draw, and `q` is forgotten: no ratio may be tested with it.
+    /// Draws the next token of a chain from `q`, appends it and returns it with `ln q(token)`. With the
+    /// target's own noise it is a guess at the target's draw, and `q` is forgotten: no ratio may be tested
+    /// with it.
     pub fn draw(&mut self, q: Distribution, noise: &mut DraftNoise) -> (u32, f32) {
         let index = self.len();
         let token = match noise {
@@ -145,8 +150,8 @@ pub struct Verdict {
     pub num_accepted: usize,
     /// The token after them: a correction, or the bonus token if all stand.
     pub next_token: u32,
-    /// A token was rejected although `p` and `q` were equal up to rounding, and the correction came from `p`. The
-    /// chance of it is below [`RESIDUAL_UNDERFLOW`]; worth counting, because any other rate means a bug.
+    /// A token was rejected although `p` and `q` were equal up to rounding, and the correction came from `p`.
+    /// The chance of it is below [`RESIDUAL_UNDERFLOW`]; worth counting, because any other rate means a bug.
     pub residual_underflow: bool,
 }
 
@@ -176,9 +181,12 @@ fn check_q(draft: &Draft) -> Result<()> {
         )));
     }
     for (i, (&x, q)) in draft.tokens.iter().zip(&draft.q).enumerate() {
-        if q.log_prob(x) == f32::NEG_INFINITY {
+        // Written so that what is not a number is refused too.
+        let is_possible = q.log_prob(x) > f32::NEG_INFINITY;
+        if !is_possible {
             return Err(Error::InvalidArgument(format!(
-                "draft token {i} (id {x}) has probability 0 in its own q; q must be what it was drawn from"
+                "draft token {i} (id {x}) has probability {} in its own q; q must be what it was drawn from",
+                q.log_prob(x).exp()
             )));
         }
     }

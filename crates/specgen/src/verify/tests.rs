@@ -193,7 +193,7 @@ fn a_draft_keeps_its_q_only_where_it_drew_by_itself() {
     let (shared, _) = draft.draw(q.clone(), &mut DraftNoise::Shared(CoupledNoise::new(Noise::new(1), 0)));
     assert_eq!(
         draft,
-        Draft { tokens: vec![own, shared], q: vec![q, Distribution::Point(shared)], parents: None }
+        Draft { tokens: vec![own, shared], q: vec![q, Distribution::Point(shared)], ..Draft::default() }
     );
 }
 
@@ -235,6 +235,7 @@ fn a_draft_that_lies_about_q_is_refused() {
     assert!(message(&drawn(1, &[1.0, 0.0])).contains("token 0 (id 1) has probability 0"));
     assert!(message(&drawn(1, &[1.0, 1.0])).contains("sum to 2"));
     assert!(message(&drawn(1, &[f32::NAN, 1.0])).contains("sum to NaN"));
+    assert!(message(&drawn(0, &[f32::NAN, 1.0])).contains("token 0 (id 0) has probability NaN"));
     let tree = Draft { parents: Some(vec![0]), ..drawn(1, &[0.5, 0.5]) };
     assert!(message(&tree).contains("trees"));
 }
