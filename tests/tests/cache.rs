@@ -194,11 +194,16 @@ fn a_tap_is_of_the_layer_it_names() {
     for whole in tiny::all() {
         let model = whole.load(&device);
         let every = taps(model.as_ref(), &[0, 1, 2, 3], &text);
-        for layer in 0..3 {
+        assert!(
+            every.windows(2).all(|pair| pair[0] != pair[1]),
+            "{}: one layer off would be seen",
+            whole.name
+        );
+        for (layer, wanted) in every[..3].iter().enumerate() {
             // Its weights up to there are the same.
             let short = whole.clone().with_field("num_hidden_layers", (layer + 1).into()).load(&device);
             let last = taps(short.as_ref(), &[layer], &text).remove(0);
-            assert_eq!(last, every[layer], "{}, layer {layer}", whole.name);
+            assert_eq!(&last, wanted, "{}, layer {layer}", whole.name);
         }
         assert_eq!(
             taps(model.as_ref(), &[3, 0], &text),
@@ -222,6 +227,25 @@ fn a_tap_is_of_the_layer_it_names() {
             let terms = row.iter().zip(&normed).zip(norm).map(|((w, x), norm)| f64::from(w * norm) * x);
             let found: f64 = terms.sum();
             assert!((found - f64::from(wanted)).abs() < 1e-3, "{found}, not {wanted}");
+        }
+    }
+}
+
+/// What makes the tests above worth having: a cache that keeps what was taken back, or loses a token more, is seen.
+#[test]
+fn a_cache_cut_in_the_wrong_place_is_seen() {
+    let text = [4u32, 9, 16, 2, 7];
+    for (name, model) in models() {
+        let want = one_by_one(model.as_ref(), &text).pop().unwrap();
+        let behind = |len: usize| {
+            let mut cache = model.new_cache();
+            feed(model.as_ref(), &mut cache, &[&text[..4], &[1, 3]].concat());
+            cache.truncate(len);
+            feed(model.as_ref(), &mut cache, &text[4..]).remove(0)
+        };
+        assert_eq!(behind(4), want, "{name}");
+        for wrong in [6, 5, 3] {
+            assert_ne!(behind(wrong), want, "{name}, cut at {wrong}");
         }
     }
 }

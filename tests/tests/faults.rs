@@ -23,13 +23,13 @@
 //! | 15 | a tree of the best tokens, none of them drawn, is verified by ratio | `SiblingFault::RankedNotDrawn` | the same |
 //! | 16 | a tree's positions are its rows, not its depths | by hand, `Span::position` | `trees_are_chains_that_share_a_pass` of `cache.rs` |
 //! | 17 | siblings see each other | by hand, `Span::visible` | the same |
-//! | 18 | rejected tokens stay in the cache, or one too many leaves it | by hand, `Rounds::step` | `check_ready` refuses the next round: every suite with a drafter |
+//! | 18 | rejected tokens stay in the cache, or one too many leaves it | in the test | `a_cache_cut_in_the_wrong_place_is_seen` of `cache.rs`; `Sequence::check_ready` refuses such a cache |
 //! | 19 | after a draft that stood as a whole, its last token is not fed to the draft | `OwnCache` | `a_draft_cache_without_its_last_guess_is_caught` |
 //! | 20 | an end inside a round is missed | in the test | `a_stop_token_missed_inside_a_round_is_caught` |
 //! | 21 | the grammar heard of rejected tokens | in the test | `a_grammar_advanced_by_rejected_tokens_is_caught` |
 //! | 22 | two ids of a draft stand for one of the target, and one's mass is lost | in the test | `a_table_of_ids_that_loses_mass_is_caught` |
 //! | 23 | a table of distances between ids is read as ids | in the test | `distances_between_ids_read_as_ids_are_caught` |
-//! | 24 | hidden states are tapped one layer off | by hand, `Decoder::forward` | `a_tap_is_of_the_layer_it_names` of `cache.rs` |
+//! | 24 | hidden states are tapped one layer off | in the test | `a_tap_is_of_the_layer_it_names` of `cache.rs` |
 //! | 25 | a draft made ahead is found by its last token, not by how many tokens stood | in the test | `a_draft_made_ahead_for_another_length_is_caught` |
 
 #![allow(clippy::unwrap_used)]
