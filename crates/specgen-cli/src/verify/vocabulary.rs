@@ -35,8 +35,10 @@ impl Vocabulary {
     pub(super) fn of(loaded: &Loaded, args: &VerifyArgs) -> Result<Self> {
         let engine = &loaded.engine;
         let tokenizer = engine.tokenizer();
-        let files = DraftSource::from(loaded.draft.as_str()).resolve(&loaded.store, &NoProgress)?;
+        let source = DraftSource::from(loaded.draft.as_str());
+        let files = source.resolve(&loaded.store, &NoProgress)?;
         let draft = match (files, tokenizer) {
+            _ if matches!(source, DraftSource::Copy(_)) => Some(DraftVocab::Shared(engine.vocab_size())),
             (Some(files), Some(tokenizer)) => {
                 // As the engine opened it.
                 let tokenizer_pre = args.model.run.files.overrides().tokenizer_pre;
