@@ -33,7 +33,10 @@ pub(crate) fn format_named(name: &str) -> Result<Format> {
     let found = FORMATS.iter().find(|(known, _)| name.eq_ignore_ascii_case(known));
     found.map(|&(_, format)| format).ok_or_else(|| {
         let names = FORMATS.map(|(name, _)| name).join(", ");
-        Error::InvalidArgument(format!("a copy of the target in `{name}`; wanted one of {names}"))
+        Error::InvalidArgument(match name {
+            "" => format!("a copy of the target needs a format, as in `self:q4_0`; wanted one of {names}"),
+            _ => format!("a copy of the target in `{name}`; wanted one of {names}"),
+        })
     })
 }
 
@@ -199,5 +202,6 @@ mod tests {
         assert_eq!(format_named("Q4_K").unwrap(), Format::Q4_K);
         let error = format_named("q9").unwrap_err().to_string();
         assert!(error.starts_with("a copy of the target in `q9`; wanted one of q2_k, "), "{error}");
+        assert!(format_named("").unwrap_err().to_string().contains("needs a format, as in `self:q4_0`"));
     }
 }
