@@ -3,6 +3,7 @@
 pub mod drafters;
 pub mod faults;
 pub mod features;
+pub mod plans;
 pub mod real;
 pub mod spelled;
 pub mod tiny;

@@ -10,7 +10,7 @@ use std::sync::{
 use specgen::{
     Engine, Memory, Request, Result, SamplingParams, Sequence, Verification,
     cache::KvCache,
-    draft::{DraftNoise, DraftRequest, Drafter, ForcedDrafter, ModelDrafter, NgramDrafter, NoDraft},
+    draft::{Budget, DraftNoise, DraftRequest, Drafter, ForcedDrafter, ModelDrafter, NgramDrafter, NoDraft},
     model::{Batch, Model, ModelInfo, Output, ToyModel},
     rng::{Noise, RoundNoise},
     sampling::{History, Sampler},
@@ -319,6 +319,7 @@ fn a_batch_drafts_in_shared_passes() {
             history,
             noise: noise.clone(),
             end_ids: &[],
+            budget: Budget::default(),
         })
         .collect();
     let drafts = drafter.draft(&mut requests).unwrap();

@@ -8,10 +8,12 @@
 use specgen::Error;
 use specgen::distribution::Distribution;
 use specgen::draft::Translator;
+use specgen::plan::{Outcome, Planner as _, RoundTimes};
 use specgen::sampling::{History, Sampler, SamplingParams};
 use specgen::verify::{Chooser, Draft, block, rejection};
 use specgen_tests::enumeration::{EnumChooser, Law, TOLERANCE, enumerate, exact, law_error};
 use specgen_tests::features::{self, Feature};
+use specgen_tests::plans::{Adversary, draft_at};
 use specgen_tests::toy::{
     Block, RATIO_RULES, Rejection, Rule, SampledToy, Scored, Toy, concat, draw_chain, round, sampled_round,
     toys,
@@ -193,6 +195,35 @@ fn two_rounds_in_a_row_leave_the_target_its_law() {
                 assert!(error < TOLERANCE, "{name}, {toy:?}, k = {k}: {error:e}");
             }
         }
+    }
+}
+
+/// Lengths that depend on rounds before, on confidence before each draw, and on drawn tokens as far as a round allows.
+#[test]
+fn an_adaptive_plan_leaves_the_target_its_law() {
+    for (name, rule) in RATIO_RULES {
+        let mut lengths = [0; 3];
+        for (vocab, k, models) in [(3, 2, 8), (4, 1, 12)] {
+            for seed in 0..models {
+                let toy = Toy { vocab, seed };
+                let law = enumerate(|chooser| {
+                    let (mut pace, mut text) = (Adversary { max_tokens: k }.new_pace(), Vec::new());
+                    for _ in 0..2 {
+                        let q = |context: &[u32]| toy.q(context);
+                        let draft = draft_at(&mut *pace, &text, vocab, q, Draft::num_droppable, chooser);
+                        let new = round(&text, &draft, |context| toy.p(context), rule, chooser);
+                        lengths[draft.len()] += 1;
+                        let (num_accepted, times) = (new.len() - 1, RoundTimes::default());
+                        pace.observe(&Outcome { draft: &draft, new: &new, num_accepted, times });
+                        text.extend(new);
+                    }
+                    text
+                });
+                let error = law_error(&law, vocab, 2 * (k + 1), |context| toy.p(context));
+                assert!(error < TOLERANCE, "{name}, {toy:?}, k = {k}: {error:e}");
+            }
+        }
+        assert!(lengths.into_iter().all(|count| count > 100), "{lengths:?}");
     }
 }
 

@@ -8,10 +8,11 @@ use std::sync::{
 };
 
 use specgen::{
-    Engine, Error, FinishReason, Request, Rounds, SamplingParams, Score, ScoreOptions, Sequence,
+    Engine, Error, FinishReason, Plan, Request, Rounds, SamplingParams, Score, ScoreOptions, Sequence,
     Verification,
     draft::{
-        Draft, DraftRequest, DraftState, DraftVocab, Drafter, ModelDrafter, NgramDrafter, NoDraft, Translator,
+        Budget, Draft, DraftRequest, DraftState, DraftVocab, Drafter, ModelDrafter, NgramDrafter, NoDraft,
+        Translator,
     },
     model::{Batch, Model, Output, Rows, Slice, ToyModel},
     sampling::{History, Logprobs, LogprobsMode, Sampler, TokenLogprobs, Xtc},
@@ -21,12 +22,18 @@ use specgen_tests::{
     drafters,
     features::{self, Feature},
     finish_together,
+    plans::{self, Adversary},
     statistics::chi_square,
     tiny::{self, Tiny},
     vocabularies::{self, Reversed},
 };
 
 const KS: [usize; 4] = [0, 1, 3, 7];
+
+/// Fixed lengths, and plans whose lengths vary.
+fn every_plan() -> Vec<Plan> {
+    KS.into_iter().map(Plan::from).chain(plans::all()).collect()
+}
 
 type Target = (&'static str, Arc<dyn Model>, Arc<dyn Model>);
 
@@ -91,13 +98,13 @@ fn greedy_text_with_every_feature_equals_plain_decoding() {
 fn assert_text_is_plain((name, target, other): &Target, params_name: &str, params: &SamplingParams) {
     let end_id = 3;
     let prompt = [5, 1, 4];
-    let engine = |drafter, k| Engine::from_parts(target.clone(), drafter, k, &[end_id]);
-    let plain = run(&engine(Arc::new(NoDraft), 0), params, &prompt, 60);
+    let engine = |drafter, plan: Plan| Engine::from_parts(target.clone(), drafter, plan, &[end_id]);
+    let plain = run(&engine(Arc::new(NoDraft), 0.into()), params, &prompt, 60);
     let text = [&prompt[..], &plain.tokens].concat();
     for (drafter_name, drafter) in drafters::all(target, other, &text, end_id) {
-        for k in KS {
-            let what = format!("{name}, {params_name}, {drafter_name}, k = {k}");
-            let got = run(&engine(drafter.clone(), k), params, &prompt, 60);
+        for plan in every_plan() {
+            let what = format!("{name}, {params_name}, {drafter_name}, k = {plan}");
+            let got = run(&engine(drafter.clone(), plan), params, &prompt, 60);
             assert_eq!(got, plain, "{what}");
         }
     }
@@ -303,15 +310,15 @@ fn seeded_text_equals_plain_decoding() {
     for (name, target, other) in targets() {
         let end_id = 3;
         let prompt = [5, 1, 4];
-        let engine = |drafter, k| Engine::from_parts(target.clone(), drafter, k, &[end_id]);
+        let engine = |drafter, plan: Plan| Engine::from_parts(target.clone(), drafter, plan, &[end_id]);
         for (params_name, params) in &settings {
             assert_eq!(params.verification(), Verification::Coupled);
-            let plain = run(&engine(Arc::new(NoDraft), 0), params, &prompt, 40);
+            let plain = run(&engine(Arc::new(NoDraft), 0.into()), params, &prompt, 40);
             let text = [&prompt[..], &plain.tokens].concat();
             for (drafter_name, drafter) in drafters::all(&target, &other, &text, end_id) {
-                for k in KS {
-                    let what = format!("{name}, {params_name}, {drafter_name}, k = {k}");
-                    let got = run(&engine(drafter.clone(), k), params, &prompt, 40);
+                for plan in every_plan() {
+                    let what = format!("{name}, {params_name}, {drafter_name}, k = {plan}");
+                    let got = run(&engine(drafter.clone(), plan), params, &prompt, 40);
                     assert_eq!(got, plain, "{what}");
                 }
             }
@@ -387,6 +394,7 @@ impl Drafter for Forgetful {
                 history: &mut *request.history,
                 noise: request.noise.clone(),
                 end_ids: request.end_ids,
+                budget: Budget::default(),
             })
             .collect();
         self.0.draft(&mut fresh)
@@ -652,10 +660,12 @@ fn assert_sampled_text_follows(
         ..SamplingParams::default()
     };
     for (what, params) in [("plain", plain), ("shaped", shaped)] {
-        for (verify, k) in Verification::ALL.into_iter().flat_map(|verify| [(verify, 1), (verify, 3)]) {
+        let adversary = || Plan::Custom(Arc::new(Adversary { max_tokens: 3 }));
+        let cases = |verify| [(verify, 1.into()), (verify, 3.into()), (verify, adversary())];
+        for (verify, plan) in Verification::ALL.into_iter().flat_map(cases) {
             let params = SamplingParams { verify: Some(verify), ..params.clone() };
-            let what = format!("{name}, {what}, {verify}, k = {k}");
-            assert_two_tokens_follow(target, drafter, k, &params, draws, &what);
+            let what = format!("{name}, {what}, {verify}, k = {plan}");
+            assert_two_tokens_follow(target, drafter, plan, &params, draws, &what);
         }
     }
 }
@@ -666,7 +676,7 @@ const END_OF_SAMPLED: u32 = 0;
 fn assert_two_tokens_follow(
     target: &Arc<dyn Model>,
     drafter: &Arc<dyn Drafter>,
-    k: usize,
+    plan: impl Into<Plan>,
     params: &SamplingParams,
     draws: usize,
     what: &str,
@@ -675,7 +685,7 @@ fn assert_two_tokens_follow(
     let prompt = [5u32, 1, 4];
     let law = law_of_two(target.as_ref(), params, &prompt);
     let end_ids: &[u32] = if params.min_tokens > 0 { &[END_OF_SAMPLED] } else { &[] };
-    let engine = Engine::from_parts(target.clone(), drafter.clone(), k, end_ids);
+    let engine = Engine::from_parts(target.clone(), drafter.clone(), plan, end_ids);
     let mut counts = vec![0; vocab * vocab];
     for seed in 0..draws as u64 {
         let params = SamplingParams { seed: Some(seed), ..params.clone() };

@@ -40,12 +40,14 @@ use specgen::Engine;
 use specgen::distribution::Distribution;
 use specgen::draft::{DraftRequest, DraftState, Drafter, NoDraft};
 use specgen::model::ToyModel;
+use specgen::plan::Planner as _;
 use specgen::rng::{CoupledNoise, Noise, RoundNoise};
 use specgen::sampling::{History, Mirostat, Sampler, SamplingParams, Xtc};
 use specgen::verify::{Chooser, Draft, Picker, rejection};
 use specgen_tests::enumeration::{EnumChooser, Law, TOLERANCE, enumerate, exact, law_error};
 use specgen_tests::faults::{BlockFault, Fault, Faulty, FaultyBlock, SiblingFault, round_of_siblings};
 use specgen_tests::features::{self, Feature};
+use specgen_tests::plans::{Adversary, draft_at};
 use specgen_tests::statistics::chi_square;
 use specgen_tests::toy::{
     Block, RATIO_RULES, Rejection, Rule, SampledToy, Table, Toy, concat, draw_chain, round, sampled_round,
@@ -438,6 +440,27 @@ fn dropping_after_the_draw_is_caught() {
             })
         });
         assert!(error > CAUGHT, "{name} went unnoticed by {rule_name}: {error:e}");
+    }
+}
+
+/// A plan that would drop drawn tokens for what they are is harmless where the round lets it drop guesses only, and is
+/// caught where the round lets it.
+#[test]
+fn a_plan_that_drops_drawn_tokens_is_caught() {
+    for (name, rule) in RATIO_RULES {
+        let with = |may_drop: fn(&Draft) -> usize| {
+            worst(|toy, k| {
+                enumerate(|chooser| {
+                    let mut pace = Adversary { max_tokens: k }.new_pace();
+                    let draft = draft_at(&mut *pace, &[], toy.vocab, |text| toy.q(text), may_drop, chooser);
+                    round(&[], &draft, |context| toy.p(context), rule, chooser)
+                })
+            })
+        };
+        let error = with(Draft::num_droppable);
+        assert!(error < TOLERANCE, "{name}: {error:e}");
+        let error = with(Draft::len);
+        assert!(error > CAUGHT, "{name} did not notice: {error:e}");
     }
 }
 

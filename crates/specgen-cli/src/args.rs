@@ -3,6 +3,7 @@
 mod grammar;
 mod logprobs;
 mod penalties;
+mod plan;
 mod sampling;
 mod verify;
 
@@ -10,12 +11,13 @@ use std::{path::PathBuf, str::FromStr, sync::LazyLock};
 
 use clap::{Args, Parser, Subcommand, builder::NonEmptyStringValueParser};
 use specgen::{
-    DEFAULT_NUM_DRAFT_TOKENS, KvType, Overrides, Verification,
+    KvType, Overrides, Plan, Verification,
     device::DeviceSpec,
     models::{Store, StoreOptions},
 };
 
 pub(crate) use logprobs::LogprobsArgs;
+pub(crate) use plan::PlanArgs;
 pub(crate) use sampling::SamplingArgs;
 pub(crate) use verify::VerifyArgs;
 
@@ -104,7 +106,7 @@ of all are computed, as a verification needs them; above, none, as in a prompt.
 `read` is the time to read the same weights and do nothing with them.
 
 Examples:
-  specgen bench -m qwen2.5-coder-1.5b-instruct --draft ngram
+  specgen bench -m qwen2.5-coder-1.5b-instruct --draft ngram -k auto,4,7
   specgen bench --category code_edit --category rag --temperature 0.7 --json
   specgen bench --kernels -m qwen2.5-coder-1.5b-instruct --rows 1,4,8
   SPECGEN_CPU=avx2 specgen bench --kernels"
@@ -127,10 +129,19 @@ pub(crate) struct BenchArgs {
     /// [default: as `specgen list` recommends, else ngram]
     #[arg(long, value_name = "MODEL|ngram|self:FORMAT|none", help_heading = "Texts")]
     pub(crate) draft: Vec<String>,
-    /// Tokens drafted per round
-    #[arg(short = 'k', long, value_name = "N", default_value_t = DEFAULT_NUM_DRAFT_TOKENS, help_heading = "Texts")]
-    #[arg(allow_negative_numbers = true, value_parser = |s: &str| within(s, 1, MAX_DRAFT_TOKENS))]
-    pub(crate) num_draft_tokens: usize,
+    /// Tokens drafted per round: numbers, or `auto` for as many as save time [default: auto]
+    #[arg(
+        short = 'k',
+        long = "num-draft-tokens",
+        value_name = "N,auto,…",
+        value_delimiter = ',',
+        help_heading = "Texts"
+    )]
+    #[arg(allow_negative_numbers = true, value_parser = |s: &str| plan::length(s, 1))]
+    lengths: Vec<Plan>,
+    /// Rules that choose lengths, beside those of -k: auto, window, confidence[:P]
+    #[arg(long = "draft-plan", value_name = "PLAN,…", value_delimiter = ',', value_parser = plan::plan, help_heading = "Texts")]
+    rules: Vec<Plan>,
     /// A file of prompts instead of the built-in ones
     #[arg(long, value_name = "FILE", help_heading = "Texts")]
     pub(crate) prompts: Option<PathBuf>,
@@ -156,7 +167,7 @@ pub(crate) struct BenchArgs {
     #[arg(
         long,
         help_heading = "Passes",
-        conflicts_with_all = ["draft", "num_draft_tokens", "prompts", "category", "max_tokens", "temperature", "verify", "context"]
+        conflicts_with_all = ["draft", "lengths", "rules", "prompts", "category", "max_tokens", "temperature", "verify", "context"]
     )]
     pub(crate) kernels: bool,
     /// Rows of the passes to time
@@ -180,6 +191,14 @@ impl BenchArgs {
     /// Repetitions.
     pub(crate) fn reps(&self) -> usize {
         self.reps.unwrap_or(if self.kernels { 9 } else { 3 }) as usize
+    }
+
+    /// The plans to compare, each once.
+    pub(crate) fn plans(&self) -> Vec<Plan> {
+        let mut plans: Vec<Plan> = self.lengths.iter().chain(&self.rules).cloned().collect();
+        let mut seen = std::collections::HashSet::new();
+        plans.retain(|plan| seen.insert(plan.to_string()));
+        if plans.is_empty() { vec![Plan::Auto] } else { plans }
     }
 }
 
@@ -357,10 +376,8 @@ pub(crate) struct ModelArgs {
     /// the target in that format, of q2_k to q8_0) or `none` [default: as `specgen list` recommends, else ngram]
     #[arg(long, value_name = "MODEL|ngram|self:FORMAT|none")]
     pub(crate) draft: Option<String>,
-    /// Tokens drafted per round; 0 is plain decoding
-    #[arg(short = 'k', long, value_name = "N", default_value_t = DEFAULT_NUM_DRAFT_TOKENS)]
-    #[arg(allow_negative_numbers = true, value_parser = |s: &str| within(s, 0, MAX_DRAFT_TOKENS))]
-    pub(crate) num_draft_tokens: usize,
+    #[command(flatten)]
+    pub(crate) plan: PlanArgs,
     #[command(flatten)]
     pub(crate) run: RunArgs,
 }

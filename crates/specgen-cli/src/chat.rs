@@ -10,7 +10,7 @@ use crate::{
     args::ChatArgs,
     input::{Input, Line},
     interrupt::{Conversation, HOW_TO_LEAVE},
-    output::{ClosedOutput, chain, closing_line, counted, note, stream},
+    output::{ClosedOutput, chain, closing_line, counted, note, replay, stream},
     progress,
 };
 
@@ -141,12 +141,12 @@ impl Chat {
         let system = self.system.iter().map(|text| Message::new("system", text));
         let messages: Vec<Message> = system.chain(self.turns.iter().cloned()).chain([user.clone()]).collect();
 
-        let is_random = self.session.params().temperature > 0.0;
+        let engine = self.session.engine().clone();
         let mut generation = self.session.generate(&messages[..], self.max_tokens).map_err(explain)?;
         let answer = stream(&mut generation, true)?;
         let stats = generation.stats();
-        let replay = is_random.then_some((generation.seed(), generation.verification()));
-        self.last = Some(Last { line: closing_line(stats, replay, answer.ending), tokens: total(stats) });
+        let line = closing_line(stats, replay(&generation, &engine), answer.ending);
+        self.last = Some(Last { line, tokens: total(stats) });
 
         if total(stats) >= context_len {
             note(format_args!(

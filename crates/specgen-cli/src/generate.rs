@@ -8,7 +8,7 @@ use specgen::{Prompt, chat::Message};
 use crate::{
     args::{GenerateArgs, UsageError},
     interrupt,
-    output::{JsonAnswer, JsonStats, closing_line, note, print_json, stream},
+    output::{JsonAnswer, JsonStats, closing_line, note, print_json, replay, stream},
     progress, prompt,
     samples::{self, Wanted},
     tokens::{json_logprobs, json_prompt_logprobs},
@@ -42,6 +42,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
             quiet: args.text.quiet,
             logprobs: wants_logprobs,
             prompt_logprobs: wants_prompt_logprobs,
+            by_time: engine.plan().goes_by_time(),
         };
         return samples::run(samples, engine, &loaded.draft, &wanted);
     }
@@ -59,6 +60,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
             verify: verification.name(),
             model: engine.name(),
             draft: &loaded.draft,
+            plan: engine.plan().to_string(),
             prompt_logprobs: json_prompt_logprobs(
                 engine,
                 generation.prompt_tokens(),
@@ -69,10 +71,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
             stats: JsonStats::from(stats),
         })?;
     } else if !args.text.quiet {
-        note(format_args!(
-            "{}",
-            closing_line(stats, is_random.then_some((seed, verification)), answer.ending)
-        ));
+        note(format_args!("{}", closing_line(stats, replay(&generation, engine), answer.ending)));
     }
     Ok(if answer.is_interrupted() { interrupt::exit_code() } else { ExitCode::SUCCESS })
 }

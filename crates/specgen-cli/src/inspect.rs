@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use serde::Serialize;
 use specgen::{
-    DEFAULT_CONTEXT_LEN, DEFAULT_NUM_DRAFT_TOKENS, DraftSource, OpenModel, Overrides,
+    DEFAULT_CONTEXT_LEN, DraftSource, OpenModel, Overrides, Plan,
     device::DeviceSpec,
     draft::{self, DraftVocab},
     memory::{self, ModelMemory, Usage},
@@ -279,7 +279,7 @@ impl MemoryPlan {
         let context_len = args.context.unwrap_or(DEFAULT_CONTEXT_LEN.min(target.config.context_len));
         let kv_type = DeviceSpec::Cpu.kv_type(args.kv.kind)?;
         let usage = |context_len, rows| Usage { context_len, num_sequences: 1, rows, kv_type };
-        let memory = target.memory(usage(context_len, memory::logits_rows(DEFAULT_NUM_DRAFT_TOKENS, 1)));
+        let memory = target.memory(usage(context_len, memory::logits_rows(Plan::default().max_tokens(), 1)));
         let target_memory = Memory::new(&memory, context_len);
         let plan_draft = |draft: &Draft<'_>| -> specgen::Result<DraftPlan> {
             Ok(match draft {

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use specgen::{
-    DEFAULT_MODEL, DraftSource, Engine, EngineBuilder,
+    DEFAULT_MODEL, DraftSource, Engine, EngineBuilder, Plan,
     models::{Progress, Store},
 };
 
@@ -20,32 +20,43 @@ pub(crate) struct Loaded {
 }
 
 impl ModelArgs {
-    /// Loads target and draft for so many texts at once, fetching what is missing.
+    /// Loads target and draft (the one asked for, else the one recommended for the target), fetching what is missing.
+    ///
+    /// # Errors
+    /// Those of the library; a fixed length with a rule to choose it by.
+    pub(crate) fn load(&self, num_sequences: usize, progress: &dyn Progress) -> Result<Loaded> {
+        self.load_by(self.plan.plan()?, num_sequences, progress)
+    }
+
+    /// As [`ModelArgs::load`], with lengths of drafts by `plan`.
     ///
     /// # Errors
     /// Those of the library.
-    pub(crate) fn load(&self, num_sequences: usize, progress: &dyn Progress) -> Result<Loaded> {
+    pub(crate) fn load_by(
+        &self,
+        plan: Plan,
+        num_sequences: usize,
+        progress: &dyn Progress,
+    ) -> Result<Loaded> {
         let store = self.run.files.store()?;
         let target = self.target.as_deref().unwrap_or(DEFAULT_MODEL);
-        let draft = self.draft_of(target, &store, progress)?;
+        let drafts = !matches!(plan, Plan::Fixed(0));
+        let draft = match &self.draft {
+            Some(draft) => draft.clone(),
+            None if drafts => {
+                store.resolve(target, progress)?.recommended_draft.unwrap_or_else(|| "ngram".into())
+            }
+            None => NO_DRAFT.into(),
+        };
         let builder = Engine::builder(target)
             .draft(DraftSource::from(draft.as_str()))
-            .num_draft_tokens(self.num_draft_tokens)
+            .plan(plan)
             .num_sequences(num_sequences)
             .store(store.options().clone());
         let engine = self.run.on(builder).build_with(progress)?;
         // What was asked for has been checked, but with nothing to draft nobody does.
-        let draft = if self.num_draft_tokens == 0 { NO_DRAFT.into() } else { draft };
+        let draft = if drafts { draft } else { NO_DRAFT.into() };
         Ok(Loaded { engine, store, draft })
-    }
-
-    /// The draft asked for, else the one recommended for the target; with nothing to draft, none.
-    fn draft_of(&self, target: &str, store: &Store, progress: &dyn Progress) -> Result<String> {
-        Ok(match &self.draft {
-            Some(draft) => draft.clone(),
-            None if self.num_draft_tokens == 0 => NO_DRAFT.into(),
-            None => store.resolve(target, progress)?.recommended_draft.unwrap_or_else(|| "ngram".into()),
-        })
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use serde::Serialize;
-use specgen::{Generation, Piece, Stats, Verification, sampling::TokenLogprobs};
+use specgen::{Engine, Generation, Piece, Stats, Verification, sampling::TokenLogprobs};
 
 use crate::{flags, interrupt::Answering, tokens::JsonToken};
 
@@ -127,6 +127,13 @@ fn stream_pieces(
     Ok(INTERRUPTED)
 }
 
+/// The seed and the verification that give the same text again, where randomness played a part and the clock none.
+pub(crate) fn replay(generation: &Generation<'_>, engine: &Engine) -> Option<(u64, Verification)> {
+    let verification = generation.verification();
+    let by_time = engine.plan().goes_by_time() && verification != Verification::Coupled;
+    (generation.is_random() && !by_time).then_some((generation.seed(), verification))
+}
+
 /// A generation in one line: the prompt with its time, the text with its own, the first token from the request on.
 /// `replay`: the seed and the verification that give the same text again, where randomness played a part.
 pub(crate) fn closing_line(stats: &Stats, replay: Option<(u64, Verification)>, ending: &str) -> String {
@@ -155,6 +162,10 @@ pub(crate) fn closing_line(stats: &Stats, replay: Option<(u64, Verification)>, e
         let _ = write!(line, " · {} broken off at NaN", counted(stats.broken_drafts, "draft"));
     }
     let _ = write!(line, " · first token after {}", seconds(stats.time_to_first_token));
+    if let Some(off) = stats.plan.off {
+        let percent = off.acceptance * 100.0;
+        let _ = write!(line, " · drafting off: {percent:.0} % accepted, would be {:.2}x", off.speed_up);
+    }
     if let Some((seed, verification)) = replay {
         let _ = write!(line, " · --seed {seed} --verify {verification}");
     }
@@ -172,6 +183,7 @@ pub(crate) struct JsonAnswer<'a> {
     pub(crate) verify: &'a str,
     pub(crate) model: &'a str,
     pub(crate) draft: &'a str,
+    pub(crate) plan: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) prompt_logprobs: Option<Vec<JsonToken>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -192,6 +204,9 @@ pub(crate) struct JsonStats<'a> {
     mean_accepted_len: f64,
     drafted_by_position: &'a [usize],
     accepted_by_position: &'a [usize],
+    rounds_by_num_drafted: &'a [usize],
+    rounds_off: usize,
+    probes: usize,
     residual_underflows: usize,
     broken_drafts: usize,
     prefill_seconds: f64,
@@ -216,6 +231,9 @@ impl<'a> From<&'a Stats> for JsonStats<'a> {
             mean_accepted_len: stats.mean_accepted_len(),
             drafted_by_position: &stats.drafted_by_position,
             accepted_by_position: &stats.accepted_by_position,
+            rounds_by_num_drafted: &stats.rounds_by_num_drafted,
+            rounds_off: stats.plan.rounds_off,
+            probes: stats.plan.probes,
             residual_underflows: stats.residual_underflows,
             broken_drafts: stats.broken_drafts,
             prefill_seconds: stats.prefill.as_secs_f64(),
@@ -259,6 +277,8 @@ pub(crate) fn bytes(size: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use specgen::plan::{Off, PlanStats};
+
     use super::*;
 
     #[test]
@@ -279,6 +299,10 @@ mod tests {
             closing_line(&stats, Some((12345, Verification::Block)), "eos"),
             @"prompt 20 tokens (8 kept) in 0.10 s · text 42 tokens in 1.2 s, 35.0 tok/s · 18 rounds of 2.33 tokens · accepted 24 of 61 (39 %) · first token after 0.21 s · --seed 12345 --verify block · eos"
         );
+        let off = Some(Off { acceptance: 0.124, speed_up: 0.8 });
+        let stats = Stats { plan: PlanStats { off, ..PlanStats::default() }, ..stats };
+        let line = closing_line(&stats, None, "eos");
+        assert!(line.ends_with(" · drafting off: 12 % accepted, would be 0.80x · eos"), "{line}");
         let plain = Stats { prompt_tokens: 1, generated_tokens: 1, rounds: 1, ..Stats::default() };
         insta::assert_snapshot!(
             closing_line(&plain, None, "length"),

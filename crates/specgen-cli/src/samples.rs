@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use serde::Serialize;
-use specgen::{Engine, Samples, sampling::TokenLogprobs};
+use specgen::{Engine, Samples, Verification, sampling::TokenLogprobs};
 
 use crate::{
     interrupt::{self, Answering},
@@ -20,6 +20,8 @@ pub(crate) struct Wanted {
     pub(crate) quiet: bool,
     pub(crate) logprobs: bool,
     pub(crate) prompt_logprobs: bool,
+    /// Whether the clock has a part in the texts.
+    pub(crate) by_time: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -157,7 +159,9 @@ fn show(samples: &Samples<'_>, found: &[Sample], i: usize, wanted: &Wanted) -> R
         Some(error) => note(format_args!("specgen: error: sample {}: {error}", i + 1)),
         None if wanted.quiet => {}
         None => {
-            let replay = Some((sequence.seed(), sequence.verification()));
+            let verification = sequence.verification();
+            let is_repeatable = !wanted.by_time || verification == Verification::Coupled;
+            let replay = is_repeatable.then_some((sequence.seed(), verification));
             note(format_args!("{}", closing_line(sequence.stats(), replay, ending(samples, found, i))));
         }
     }

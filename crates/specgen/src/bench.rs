@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::{
+    cache::KvCache,
     error::Result,
     model::{Batch, Model, Output, PROMPT_CHUNK, Rows, Slice},
 };
@@ -36,31 +37,14 @@ pub fn pass_times(
     reps: usize,
     mut tick: impl FnMut(usize),
 ) -> Result<Vec<PassTime>> {
-    let vocab_size = model.info().vocab_size;
-    let token = |i: usize| ((100 + i) % vocab_size) as u32;
-    let (mut cache, mut out) = (model.new_cache(), Output::new());
-    let context: Vec<u32> = (0..CONTEXT).map(token).collect();
-    let mut pass = |tokens: &[u32], keep: usize| -> Result<()> {
-        cache.truncate(keep);
-        for chunk in tokens.chunks(PROMPT_CHUNK) {
-            let rows = if tokens.len() <= VERIFY_ROWS { Rows::All } else { Rows::None };
-            let slice = Slice { cache: &mut cache, tokens: chunk, rows, tree: None };
-            model.forward(&mut Batch { slices: vec![slice], taps: &[] }, &mut out)?;
-        }
-        Ok(())
-    };
-    pass(&context, 0)?;
+    let mut passes = Passes::new(model)?;
     let mut times = Vec::with_capacity(rows.len());
     for &rows in rows {
         tick(rows);
         let mut all = Vec::with_capacity(reps);
-        for rep in 0..=reps.max(1) {
-            // Other tokens each time, so that nothing is found where it was left.
-            let tokens: Vec<u32> = (0..rows).map(|i| token(7 * rep + i)).collect();
+        for _ in 0..=reps.max(1) {
             model.op_times();
-            let start = Instant::now();
-            pass(&tokens, CONTEXT)?;
-            all.push((start.elapsed(), model.op_times()));
+            all.push((passes.time(rows)?, model.op_times()));
         }
         all.remove(0); // to warm up
         all.sort_by_key(|(time, _)| *time);
@@ -69,6 +53,52 @@ pub fn pass_times(
         times.push(PassTime { rows, median, best, ops });
     }
     Ok(times)
+}
+
+/// Passes behind a short context.
+pub(crate) struct Passes<'a> {
+    model: &'a dyn Model,
+    cache: KvCache,
+    out: Output,
+    context: usize,
+    num_timed: usize,
+}
+
+impl<'a> Passes<'a> {
+    /// Behind 64 tokens, or fewer where the model's context is short.
+    pub(crate) fn new(model: &'a dyn Model) -> Result<Self> {
+        let context = CONTEXT.min(model.info().context_len.saturating_sub(PROMPT_CHUNK)).max(1);
+        let (cache, out) = (model.new_cache(), Output::new());
+        let mut passes = Self { model, cache, out, context, num_timed: 0 };
+        passes.feed(0, context)?;
+        Ok(passes)
+    }
+
+    /// The most rows a pass can have.
+    pub(crate) fn room(&self) -> usize {
+        self.model.info().context_len - self.context
+    }
+
+    /// The time of a pass of `rows` rows.
+    pub(crate) fn time(&mut self, rows: usize) -> Result<Duration> {
+        self.cache.truncate(self.context);
+        // Other tokens each time, so that nothing is found where it was left.
+        self.num_timed += 1;
+        let start = Instant::now();
+        self.feed(7 * self.num_timed, rows)?;
+        Ok(start.elapsed())
+    }
+
+    fn feed(&mut self, first: usize, rows: usize) -> Result<()> {
+        let vocab_size = self.model.info().vocab_size;
+        let tokens: Vec<u32> = (first..first + rows).map(|i| ((100 + i) % vocab_size) as u32).collect();
+        let wanted = if rows <= VERIFY_ROWS { Rows::All } else { Rows::None };
+        for chunk in tokens.chunks(PROMPT_CHUNK) {
+            let slice = Slice { cache: &mut self.cache, tokens: chunk, rows: wanted, tree: None };
+            self.model.forward(&mut Batch { slices: vec![slice], taps: &[] }, &mut self.out)?;
+        }
+        Ok(())
+    }
 }
 
 /// The time it takes to read the weights a pass reads and do nothing with them: the median of `reps`.

@@ -106,6 +106,18 @@ pub fn choose_cpu_isa(name: &str) -> Result<()> {
     }))
 }
 
+/// This machine in words, as far as it tells: measured times are of no use on another.
+pub(crate) fn machine() -> String {
+    let first_line = |path: &str, of: &str| {
+        let text = std::fs::read_to_string(path).ok()?;
+        text.lines().find(|line| line.starts_with(of)).map(|line| line.trim().to_owned())
+    };
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let words = [first_line("/proc/sys/kernel/hostname", ""), first_line("/proc/cpuinfo", "model name")];
+    let words: Vec<String> = words.into_iter().flatten().collect();
+    format!("{} {} {cores} cores {}", std::env::consts::OS, std::env::consts::ARCH, words.join(" "))
+}
+
 /// An opened device, shared by target and draft.
 #[derive(Clone)]
 pub struct Device {

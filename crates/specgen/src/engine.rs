@@ -18,17 +18,16 @@ use crate::{
     model::{LoadOptions, Model, PROMPT_CHUNK, check_context, format_named, load},
     models::{ModelFiles, NoProgress, Progress, Store, StoreOptions},
     open::OpenModel,
+    plan::{Costs, Place, Plan, Planner, Role, curve, guessed},
     round::Rounds,
     sampling::{Sampler, SamplingParams},
-    sequence::{Limits, Memory, Request, Sequence},
+    sequence::{Limits, Means, Memory, Request, Sequence},
     session::Session,
     spelling::spelled,
     text::TextOutput,
     tokenizer::Tokenizer,
 };
 
-/// Tokens drafted per round unless the caller says otherwise.
-pub const DEFAULT_NUM_DRAFT_TOKENS: usize = 4;
 /// Tokens of context unless the caller says otherwise, where the model was trained on at least as many.
 pub const DEFAULT_CONTEXT_LEN: usize = 8192;
 /// The model used where none is named.
@@ -108,6 +107,8 @@ impl DraftSource {
 
 /// A model that is to draft.
 struct DraftModel {
+    /// What tells it from other models: its files.
+    weights: Vec<PathBuf>,
     /// `None` for a copy of the target.
     open: Option<OpenModel>,
     vocab: DraftVocab,
@@ -120,8 +121,11 @@ pub struct Engine {
     target: Arc<dyn Model>,
     loaded: Arc<Loaded>,
     drafter: Arc<dyn Drafter>,
-    num_draft_tokens: usize,
     num_sequences: usize,
+    plan: Plan,
+    planner: Arc<dyn Planner>,
+    /// What passes cost, as far as it was measured.
+    costs: Costs,
 }
 
 /// What belongs to the target's text.
@@ -143,8 +147,8 @@ impl Engine {
         EngineBuilder {
             target: target.into(),
             draft: DraftSource::default(),
-            num_draft_tokens: DEFAULT_NUM_DRAFT_TOKENS,
             num_sequences: 1,
+            plan: Plan::default(),
             device: DeviceSpec::default(),
             threads: 0,
             context_len: None,
@@ -154,11 +158,12 @@ impl Engine {
         }
     }
 
-    /// An engine over any model and drafter, without text: prompts are token ids. `end_ids` end a text.
+    /// An engine over any model and drafter, without text: prompts are token ids. `plan` may be a number of tokens; what
+    /// [`Plan::Auto`] has to know of costs it learns by and by. `end_ids` end a text.
     pub fn from_parts(
         target: Arc<dyn Model>,
         drafter: Arc<dyn Drafter>,
-        num_draft_tokens: usize,
+        plan: impl Into<Plan>,
         end_ids: &[u32],
     ) -> Self {
         let loaded = Loaded {
@@ -171,7 +176,10 @@ impl Engine {
         };
         // Their memory is the caller's concern.
         let num_sequences = usize::MAX;
-        Self { target, loaded: Arc::new(loaded), drafter, num_draft_tokens, num_sequences }
+        let plan = plan.into();
+        let costs = guessed(&*target, &*drafter);
+        let planner = plan.planner(&costs);
+        Self { target, loaded: Arc::new(loaded), drafter, num_sequences, plan, planner, costs }
     }
 
     /// The same tokenizer and template over another target of the same vocabulary, such as one that watches or alters
@@ -181,10 +189,16 @@ impl Engine {
         Self { target, ..self.clone() }
     }
 
-    /// The same loaded target with another drafter and draft length: weights are shared, sequences are not.
+    /// The same loaded target with another drafter and plan (or number of tokens): weights are shared, sequences and what a
+    /// plan has learned are not.
     #[must_use]
-    pub fn with_drafter(&self, drafter: Arc<dyn Drafter>, num_draft_tokens: usize) -> Self {
-        Self { drafter, num_draft_tokens, ..self.clone() }
+    pub fn with_drafter(&self, drafter: Arc<dyn Drafter>, plan: impl Into<Plan>) -> Self {
+        let plan = plan.into();
+        let costs = match Arc::ptr_eq(&drafter, &self.drafter) {
+            true => self.costs.clone(),
+            false => guessed(&*self.target, &*drafter).with_target(&self.costs.target),
+        };
+        Self { planner: plan.planner(&costs), drafter, plan, costs, ..self.clone() }
     }
 
     /// A conversation with these sampling parameters.
@@ -211,9 +225,14 @@ impl Engine {
         self.num_sequences
     }
 
+    /// How the lengths of drafts are chosen.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
     /// Tokens drafted per round at most.
     pub fn num_draft_tokens(&self) -> usize {
-        self.num_draft_tokens
+        self.planner.max_tokens()
     }
 
     /// The target's name, as given.
@@ -323,12 +342,13 @@ impl Engine {
         let (target, drafter) = (&self.target, &self.drafter);
         let memory = memory.take().filter(|memory| memory.is_of(target, drafter));
         let memory = memory.unwrap_or_else(|| Memory::new(target, drafter));
-        Ok(Sequence::new(request.prompt, memory, sampler, limits, text))
+        let means = Means { memory, pace: self.planner.new_pace() };
+        Ok(Sequence::new(request.prompt, means, sampler, limits, text))
     }
 
     /// Rounds over this engine's target and drafter.
     pub fn rounds(&self) -> Rounds {
-        Rounds::new(self.target.clone(), self.drafter.clone(), self.num_draft_tokens, PROMPT_CHUNK)
+        Rounds::new(self.target.clone(), self.drafter.clone(), PROMPT_CHUNK)
     }
 }
 
@@ -354,8 +374,8 @@ pub struct Overrides {
 pub struct EngineBuilder {
     target: String,
     draft: DraftSource,
-    num_draft_tokens: usize,
     num_sequences: usize,
+    plan: Plan,
     device: DeviceSpec,
     threads: usize,
     context_len: Option<usize>,
@@ -372,10 +392,12 @@ impl EngineBuilder {
         self
     }
 
-    /// Tokens drafted per round; 0 is plain decoding, for which a draft is checked but not loaded.
+    /// How the lengths of drafts are chosen; without this call by time ([`Plan::Auto`]), for which passes of the target and
+    /// of a draft model are timed, once for a model and a machine, in about a second for a model of 1 GB. The times are kept
+    /// in the store's folder.
     #[must_use]
-    pub fn num_draft_tokens(mut self, k: usize) -> Self {
-        self.num_draft_tokens = k;
+    pub fn plan(mut self, plan: impl Into<Plan>) -> Self {
+        self.plan = plan.into();
         self
     }
 
@@ -385,6 +407,12 @@ impl EngineBuilder {
     pub fn num_sequences(mut self, num_sequences: usize) -> Self {
         self.num_sequences = num_sequences.max(1);
         self
+    }
+
+    /// Tokens drafted in every round; 0 is plain decoding, for which a draft is checked but not loaded.
+    #[must_use]
+    pub fn num_draft_tokens(self, k: usize) -> Self {
+        self.plan(k)
     }
 
     /// Where the models run.
@@ -459,7 +487,9 @@ impl EngineBuilder {
             Some(options) => options.clone(),
             None => StoreOptions::from_env()?,
         });
-        let target = OpenModel::open(&store.resolve(&self.target, progress)?, &self.overrides)?;
+        self.plan.check()?;
+        let target_files = store.resolve(&self.target, progress)?;
+        let target = OpenModel::open(&target_files, &self.overrides)?;
         let draft = match (self.draft.resolve(&store, progress)?, self.draft.copy_format()?) {
             (Some(files), _) => {
                 let draft = self.open_draft(&files)?;
@@ -467,17 +497,19 @@ impl EngineBuilder {
                 if let Some(coverage) = vocab.coverage() {
                     progress.message(&format!("{} has another vocabulary: {coverage}", draft.name));
                 }
-                Some(DraftModel { open: Some(draft), vocab, copy_as: None })
+                Some(DraftModel { open: Some(draft), vocab, copy_as: None, weights: files.weights })
             }
             (None, Some(format)) => {
                 target.copy_bytes(format)?;
                 let vocab = DraftVocab::Shared(target.tokenizer.vocab_size());
-                Some(DraftModel { open: None, vocab, copy_as: Some(format) })
+                // Told from the target by its name.
+                let weights = [&target_files.weights[..], &[self.draft.to_string().into()]].concat();
+                Some(DraftModel { open: None, vocab, copy_as: Some(format), weights })
             }
             (None, None) => None,
         };
         // Where nothing is to be drafted, the draft was worth a check and is worth no memory.
-        let draft = draft.filter(|_| self.num_draft_tokens > 0);
+        let draft = draft.filter(|_| self.plan.max_tokens() > 0);
 
         let context_of = |model: &OpenModel| {
             let trained = model.config.context_len;
@@ -488,7 +520,7 @@ impl EngineBuilder {
         // A draft with a shorter context is fine: where it is full, drafting stops.
         let draft_context = |draft: &OpenModel| context_len.min(draft.config.context_len);
         let num_sequences = self.num_sequences;
-        let rows = memory::logits_rows(self.num_draft_tokens, num_sequences);
+        let rows = memory::logits_rows(self.plan.max_tokens(), num_sequences);
         let kv_type = self.device.kv_type(self.kv_type)?;
         let mut plan = vec![target.memory(Usage { context_len, num_sequences, rows, kv_type })];
         if let Some(DraftModel { open, copy_as, .. }) = &draft {
@@ -517,7 +549,7 @@ impl EngineBuilder {
         };
         let model = load_model(&target, context_len, None)?;
         let drafter: Arc<dyn Drafter> = match (&self.draft, &draft) {
-            (_, Some(DraftModel { open, vocab, copy_as })) => {
+            (_, Some(DraftModel { open, vocab, copy_as, .. })) => {
                 let open = open.as_ref().unwrap_or(&target);
                 let vocab = match vocab {
                     DraftVocab::Shared(shared) => DraftVocab::Shared((*shared).min(model.info().vocab_size)),
@@ -529,6 +561,19 @@ impl EngineBuilder {
             (DraftSource::Ngram, _) => Arc::new(ForcedDrafter::new(Arc::new(NgramDrafter::default()))),
             _ => Arc::new(NoDraft),
         };
+        let mut costs = guessed(&*model, &*drafter);
+        // Who never drafts, or always as much, need not know.
+        if self.plan.goes_by_time() && self.draft != DraftSource::None {
+            let dir = store.options().root.join("costs");
+            let time = |model: &dyn Model, role, weights: &[PathBuf]| {
+                curve(model, role, &Place { weights, device: &device, kv_type, dir: &dir })
+            };
+            costs = costs.with_target(&time(&*model, Role::Target, &target_files.weights)?);
+            if let (Some(model), Some(DraftModel { weights, .. })) = (drafter.model(), &draft) {
+                costs = costs.with_draft(&time(&**model, Role::Draft, weights)?);
+            }
+        }
+        let planner = self.plan.planner(&costs);
         let loaded = Loaded {
             vocab_size: target.tokenizer.vocab_size().min(model.info().vocab_size),
             end_ids: target.tokenizer.end_of_generation().to_vec(),
@@ -541,8 +586,10 @@ impl EngineBuilder {
             target: model,
             loaded: Arc::new(loaded),
             drafter,
-            num_draft_tokens: self.num_draft_tokens,
             num_sequences,
+            plan: self.plan,
+            planner,
+            costs,
         })
     }
 }

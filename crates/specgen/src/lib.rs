@@ -34,6 +34,7 @@ pub mod memory;
 pub mod model;
 pub mod models;
 mod open;
+pub mod plan;
 pub mod rng;
 mod round;
 mod samples;
@@ -48,12 +49,10 @@ pub mod tokenizer;
 pub mod verify;
 pub mod weights;
 
-pub use engine::{
-    DEFAULT_CONTEXT_LEN, DEFAULT_MODEL, DEFAULT_NUM_DRAFT_TOKENS, DraftSource, Engine, EngineBuilder,
-    Overrides,
-};
+pub use engine::{DEFAULT_CONTEXT_LEN, DEFAULT_MODEL, DraftSource, Engine, EngineBuilder, Overrides};
 pub use error::{Error, Result};
 pub use open::OpenModel;
+pub use plan::Plan;
 pub use round::Rounds;
 pub use samples::Samples;
 pub use sampling::SamplingParams;

@@ -4,9 +4,10 @@
 use std::{sync::Arc, time::Instant};
 
 use crate::{
-    draft::{Committed, Draft, DraftRequest, Drafter},
+    draft::{Budget, Committed, Draft, DraftRequest, Drafter},
     error::{Error, Result},
     model::{Batch, Model, Output, Rows, Slice, feed_prompt},
+    plan::{Outlook, RoundTimes},
     score::feed_scored,
     sequence::{Memory, Sequence, Verified},
     verify::{Verification, block, coupled, rejection},
@@ -16,7 +17,6 @@ use crate::{
 pub struct Rounds {
     target: Arc<dyn Model>,
     drafter: Arc<dyn Drafter>,
-    num_draft_tokens: usize,
     prefill_chunk: usize,
     /// What the sequences feed in a round, one behind the other.
     fed: Vec<u32>,
@@ -24,15 +24,10 @@ pub struct Rounds {
 }
 
 impl Rounds {
-    /// Rounds of at most `num_draft_tokens` drafted tokens; a prompt is fed in chunks of `prefill_chunk` tokens.
-    pub fn new(
-        target: Arc<dyn Model>,
-        drafter: Arc<dyn Drafter>,
-        num_draft_tokens: usize,
-        prefill_chunk: usize,
-    ) -> Self {
+    /// Rounds that draft as much as each sequence's pace says; a prompt is fed in chunks of `prefill_chunk` tokens.
+    pub fn new(target: Arc<dyn Model>, drafter: Arc<dyn Drafter>, prefill_chunk: usize) -> Self {
         let prefill_chunk = prefill_chunk.max(1);
-        Self { target, drafter, num_draft_tokens, prefill_chunk, fed: Vec::new(), output: Output::new() }
+        Self { target, drafter, prefill_chunk, fed: Vec::new(), output: Output::new() }
     }
 
     /// Feeds the next chunk of a sequence's prompt to the target, and to a drafter that wants it: all but the prompt's
@@ -43,7 +38,7 @@ impl Rounds {
     pub fn prefill(&mut self, sequence: &mut Sequence) -> Result<bool> {
         self.check_owner(sequence)?;
         let start = Instant::now();
-        let wants_draft = self.num_draft_tokens.min(sequence.draft_room()) > 0;
+        let wants_draft = sequence.draft_room() > 0 && sequence.pace.wants_prompt(sequence.tokens.len());
         let scored = sequence.scored_rows();
         let Sequence { tokens, memory: Memory { cache, draft_state, .. }, stats, .. } = sequence;
         if scored.is_some() {
@@ -69,8 +64,9 @@ impl Rounds {
         Ok(more)
     }
 
-    /// Runs one round for every sequence and commits 1 to k + 1 tokens to each. What fails for one sequence only (NaN
-    /// logits, parameters that ban every token, a draft that is not honest) is its own result, and its neighbours go on.
+    /// Runs one round for every sequence and commits 1 to k + 1 tokens to each, k as its pace decides. What fails
+    /// for one sequence only (NaN logits, parameters that ban every token, a draft that is not honest) is its own
+    /// result, and its neighbours go on.
     /// Where the target fails behind drafted tokens that stand, those are committed, as plain decoding would have said
     /// them, and the failure is the next round's.
     ///
@@ -86,20 +82,23 @@ impl Rounds {
 
         // 1. Draft: guess up to k tokens, keeping the q each one was drawn from.
         let start = Instant::now();
-        let drafts = self.draft(sequences)?;
+        let mut drafts = self.draft(sequences)?;
+        drop_what_does_not_pay(sequences, &mut drafts);
         let drafted = Instant::now();
 
         // 2. Score: one target pass over every pending token and the draft behind it.
         self.score(sequences, &drafts)?;
         let scored = Instant::now();
 
+        let rows = drafts.iter().map(|draft| 1 + draft.as_ref().map_or(0, Draft::len)).sum();
+        let times = RoundTimes { draft: drafted - start, verify: scored - drafted, rows };
         let mut results = Vec::with_capacity(drafts.len());
         for (slice, (sequence, draft)) in sequences.iter_mut().zip(drafts).enumerate() {
             results.push(draft.and_then(|draft| {
                 // 3. Verify: keep the longest prefix the target would have said, then one token of its own.
                 let verified = self.verify(slice, sequence, &draft)?;
                 // 4. Commit, token by token, up to the first that ends the text.
-                self.commit(slice, sequence, &draft, &verified);
+                self.commit(slice, sequence, &draft, &verified, times);
                 Ok(())
             }));
             // Keys and values of what was not committed leave the cache, and the pending token stays out of it.
@@ -107,8 +106,8 @@ impl Rounds {
         }
         // A batch shares its passes: each sequence is told the whole time it waited.
         for sequence in sequences {
-            sequence.stats.draft += drafted - start;
-            sequence.stats.verify += scored - drafted;
+            sequence.stats.draft += times.draft;
+            sequence.stats.verify += times.verify;
             sequence.stats.other += scored.elapsed();
         }
         Ok(results)
@@ -123,11 +122,13 @@ impl Rounds {
     }
 
     fn draft(&self, sequences: &mut [&mut Sequence]) -> Result<Vec<Result<Draft>>> {
+        let num_texts = sequences.len();
         let mut requests: Vec<_> = sequences
             .iter_mut()
             .map(|sequence| {
-                let (k, noise) = (self.num_draft_tokens.min(sequence.draft_room()), sequence.draft_noise());
-                let Sequence { tokens, memory, sampler, history, limits, .. } = &mut **sequence;
+                let (room, noise) = (sequence.draft_room(), sequence.draft_noise());
+                let Sequence { tokens, memory, sampler, history, limits, pace, .. } = &mut **sequence;
+                let k = pace.begin(Outlook { room, text_len: tokens.len(), num_texts }).min(room);
                 DraftRequest {
                     state: memory.draft_state.as_mut(),
                     tokens,
@@ -136,6 +137,7 @@ impl Rounds {
                     history,
                     noise,
                     end_ids: &limits.end_ids,
+                    budget: Budget::new(pace.as_mut()),
                 }
             })
             .collect();
@@ -215,7 +217,14 @@ impl Rounds {
         }
     }
 
-    fn commit(&self, slice: usize, sequence: &mut Sequence, draft: &Draft, verified: &Verified) {
+    fn commit(
+        &self,
+        slice: usize,
+        sequence: &mut Sequence,
+        draft: &Draft,
+        verified: &Verified,
+        times: RoundTimes,
+    ) {
         let kept = sequence.commit(draft, verified, |i| self.output.logits(slice, i));
         let committed = Committed {
             tokens: &sequence.tokens,
@@ -224,6 +233,19 @@ impl Rounds {
             num_accepted: kept.num_accepted,
         };
         self.drafter.observe(sequence.memory.draft_state.as_mut(), &committed);
+        sequence.learn(draft, kept, times);
+    }
+}
+
+/// Only guesses are dropped: what was drawn for a ratio test stays, whatever a pace would have.
+fn drop_what_does_not_pay(sequences: &mut [&mut Sequence], drafts: &mut [Result<Draft>]) {
+    for (sequence, draft) in sequences.iter_mut().zip(drafts) {
+        if let Ok(draft) = draft
+            && !draft.is_empty()
+        {
+            let least = draft.len() - draft.num_droppable();
+            draft.truncate(sequence.pace.keep(draft, least).max(least));
+        }
     }
 }
 

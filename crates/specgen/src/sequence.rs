@@ -11,6 +11,7 @@ use crate::{
     draft::{Draft, DraftState, Drafter},
     error::{Error, Result},
     model::Model,
+    plan::{Outcome, Pace, RoundTimes},
     rng::{CoupledNoise, Noise, RoundNoise},
     sampling::{History, Sampler, SamplingParams, TokenLogprobs},
     score::ScoredRows,
@@ -108,6 +109,12 @@ pub struct Request<'a> {
     pub ignore_eos: bool,
 }
 
+/// What a text lives on: its caches, and how much of it is drafted.
+pub(crate) struct Means {
+    pub(crate) memory: Memory,
+    pub(crate) pace: Box<dyn Pace>,
+}
+
 /// Where a text ends.
 #[derive(Clone)]
 pub(crate) struct Limits {
@@ -152,6 +159,7 @@ pub struct Sequence {
     pub(crate) limits: Limits,
     /// Of the prompt's tokens but the first, as far as it was fed, where they are wanted.
     pub(crate) prompt_logprobs: Vec<TokenLogprobs>,
+    pub(crate) pace: Box<dyn Pace>,
     noise: Noise,
     verification: Verification,
     round: u32,
@@ -162,10 +170,10 @@ pub struct Sequence {
 }
 
 impl Sequence {
-    /// A sequence after `prompt`, of which `memory` may hold a prefix. Without `text`, pieces carry ids only.
+    /// A sequence after `prompt`, of which the memory may hold a prefix. Without `text`, pieces carry ids only.
     pub(crate) fn new(
         prompt: &[u32],
-        memory: Memory,
+        Means { memory, pace }: Means,
         sampler: Sampler,
         limits: Limits,
         text: Option<TextOutput>,
@@ -180,6 +188,7 @@ impl Sequence {
             stats: Stats { prompt_tokens: prompt.len(), ..Stats::default() },
             limits,
             prompt_logprobs: Vec::new(),
+            pace,
             round: 0,
             start: Instant::now(),
             text,
@@ -207,6 +216,7 @@ impl Sequence {
             history: self.history.clone(),
             stats: Stats { reused_tokens, prefill: Duration::ZERO, ..self.stats.clone() },
             limits: self.limits.clone(),
+            pace: self.pace.fork(),
             prompt_logprobs: self.prompt_logprobs.clone(),
             verification: self.verification,
             round: self.round,
@@ -346,6 +356,13 @@ impl Sequence {
         self.stats.broken_drafts += usize::from(draft.broken);
         self.round += 1;
         Kept { num_new, num_accepted }
+    }
+
+    /// Tells the pace what came of its round.
+    pub(crate) fn learn(&mut self, draft: &Draft, kept: Kept, times: RoundTimes) {
+        let new = &self.tokens[self.tokens.len() - kept.num_new..];
+        self.pace.observe(&Outcome { draft, new, num_accepted: kept.num_accepted, times });
+        self.stats.plan = self.pace.stats();
     }
 
     fn push(&mut self, id: u32, logits: &[f32]) {

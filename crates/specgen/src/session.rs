@@ -208,6 +208,11 @@ impl Generation<'_> {
         self.sequence().verification()
     }
 
+    /// Whether tokens are drawn at random.
+    pub fn is_random(&self) -> bool {
+        self.sequence().sampler.params().temperature > 0.0
+    }
+
     /// The prompt's ids.
     pub fn prompt_tokens(&self) -> &[u32] {
         let sequence = self.sequence();

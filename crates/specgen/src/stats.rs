@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::plan::PlanStats;
+
 /// Counts and times of one generation. Counts are of what was kept: a block cut by a stop counts up to the
 /// cut.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -22,6 +24,10 @@ pub struct Stats {
     pub drafted_by_position: Vec<usize>,
     /// Per position in the draft, how often that token was kept.
     pub accepted_by_position: Vec<usize>,
+    /// Per number of drafted tokens (0: none), the rounds that had so many.
+    pub rounds_by_num_drafted: Vec<usize>,
+    /// What the plan decided.
+    pub plan: PlanStats,
     /// Rejections that rounding alone explains; should be 0.
     pub residual_underflows: usize,
     /// Drafts broken off because their model's logits were no numbers; should be 0. The text is the target's
@@ -51,6 +57,10 @@ impl Stats {
             self.drafted_by_position.resize(num_drafted, 0);
             self.accepted_by_position.resize(num_drafted, 0);
         }
+        if self.rounds_by_num_drafted.len() <= num_drafted {
+            self.rounds_by_num_drafted.resize(num_drafted + 1, 0);
+        }
+        self.rounds_by_num_drafted[num_drafted] += 1;
         self.drafted_by_position[..num_drafted].iter_mut().for_each(|count| *count += 1);
         self.accepted_by_position[..num_kept].iter_mut().for_each(|count| *count += 1);
     }
@@ -82,7 +92,7 @@ impl Stats {
 }
 
 impl<'a> std::iter::Sum<&'a Stats> for Stats {
-    /// Counts and times of several generations together.
+    /// Counts and times of several generations together; each ended with a decision of its own, so the sum has none.
     fn sum<I: Iterator<Item = &'a Stats>>(all: I) -> Self {
         let mut sum = Self::default();
         for more in all {
@@ -94,6 +104,9 @@ impl<'a> std::iter::Sum<&'a Stats> for Stats {
             sum.accepted += more.accepted;
             add_counts(&mut sum.drafted_by_position, &more.drafted_by_position);
             add_counts(&mut sum.accepted_by_position, &more.accepted_by_position);
+            add_counts(&mut sum.rounds_by_num_drafted, &more.rounds_by_num_drafted);
+            sum.plan.rounds_off += more.plan.rounds_off;
+            sum.plan.probes += more.plan.probes;
             sum.residual_underflows += more.residual_underflows;
             sum.broken_drafts += more.broken_drafts;
             sum.prefill += more.prefill;
@@ -127,6 +140,7 @@ mod tests {
         stats.record_round(2, 2, 3);
         assert_eq!(stats.drafted_by_position, [2, 2, 1, 1]);
         assert_eq!(stats.accepted_by_position, [2, 2, 0, 0]);
+        assert_eq!(stats.rounds_by_num_drafted, [1, 0, 1, 0, 1]);
         assert_eq!(stats.generated_tokens, 7);
         assert_eq!(stats.acceptance_rate(), 4.0 / 6.0);
         assert_eq!(stats.mean_accepted_len(), 7.0 / 3.0);
@@ -135,6 +149,7 @@ mod tests {
         other.record_round(1, 1, 2);
         let sum: Stats = [&other, &stats].into_iter().sum();
         assert_eq!((sum.generated_tokens, sum.rounds, sum.verify), (9, 4, Duration::from_secs(2)));
+        assert_eq!(sum.rounds_by_num_drafted, [1, 1, 1, 0, 1]);
         assert_eq!(sum.drafted_by_position, [3, 2, 1, 1]);
         assert_eq!(sum.accepted_by_position, [3, 2, 0, 0]);
     }

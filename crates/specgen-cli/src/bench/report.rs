@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt::Write as _, time::Duration};
 
 use serde_json::{Value, json};
-use specgen::Stats;
+use specgen::{Plan, Stats};
 
 use super::{
     median, millis,
@@ -16,7 +16,7 @@ use crate::args::BenchArgs;
 /// The results of one target.
 pub(super) struct Report<'a> {
     target: &'a str,
-    contestants: Vec<&'a str>,
+    contestants: &'a [Contestant],
     prompts: &'a [BenchPrompt],
     runs: &'a [Run],
     args: &'a BenchArgs,
@@ -48,7 +48,7 @@ impl<'a> Report<'a> {
         runs: &'a [Run],
         args: &'a BenchArgs,
     ) -> Self {
-        Self { target, contestants: contestants.iter().map(Contestant::name).collect(), prompts, runs, args }
+        Self { target, contestants, prompts, runs, args }
     }
 
     /// The categories in the order of the prompts, each with one row a contestant.
@@ -96,17 +96,19 @@ impl<'a> Report<'a> {
         } else {
             format!("temperature {}, {}", self.args.temperature, self.args.verify)
         };
+        let width = self.contestants.iter().map(|one| one.name().len()).max().unwrap_or(0).max(10);
         let mut text = format!(
             "{}: {how}, k = {}, {} prompts, {} rounds, {}\n\
-             category    draft        tok/s  (from   to)  speed-up  worst  accepted  tok/round  draft  verify  other  first token  same text\n",
+             category    {:<width$}   tok/s  (from   to)  speed-up  worst  accepted  tok/round  draft  verify  other  first token  same text\n",
             self.target,
-            self.args.num_draft_tokens,
+            self.args.plans().iter().map(Plan::to_string).collect::<Vec<_>>().join(", "),
             self.prompts.len(),
             self.args.reps(),
             specgen::device::cpu_isa(),
+            "draft",
         );
         for (category, rows) in self.rows() {
-            for (row, name) in rows.iter().zip(&self.contestants) {
+            for (row, name) in rows.iter().zip(self.contestants.iter().map(Contestant::name)) {
                 let stats = &row.total;
                 let share = |time: Duration| 100.0 * time.as_secs_f64() / stats.decode().as_secs_f64();
                 let accepted = match stats.drafted {
@@ -115,7 +117,7 @@ impl<'a> Report<'a> {
                 };
                 let _ = writeln!(
                     text,
-                    "{category:<11} {name:<10} {:7.1} {:6.1} {:6.1} {:8.2} {:6.2} {accepted:>9} {:10.2} {:4.0} % {:5.0} % {:4.0} % {:9.0} ms {:>6} of {}",
+                    "{category:<11} {name:<width$} {:7.1} {:6.1} {:6.1} {:8.2} {:6.2} {accepted:>9} {:10.2} {:4.0} % {:5.0} % {:4.0} % {:9.0} ms {:>6} of {}",
                     row.tokens_per_second,
                     row.slowest,
                     row.fastest,
@@ -139,10 +141,11 @@ impl<'a> Report<'a> {
             .rows()
             .iter()
             .flat_map(|(category, rows)| {
-                rows.iter().zip(&self.contestants).map(move |(row, draft)| {
+                rows.iter().zip(self.contestants).map(move |(row, contestant)| {
                     json!({
                         "category": category,
-                        "draft": draft,
+                        "draft": contestant.name(),
+                        "plan": contestant.plan().to_string(),
                         "tokens_per_second": rounded(row.tokens_per_second),
                         "slowest": rounded(row.slowest),
                         "fastest": rounded(row.fastest),
@@ -151,6 +154,9 @@ impl<'a> Report<'a> {
                         "acceptance_rate": rounded(row.total.acceptance_rate()),
                         "accepted_by_position": row.total.accepted_by_position,
                         "drafted_by_position": row.total.drafted_by_position,
+                        "rounds_by_num_drafted": row.total.rounds_by_num_drafted,
+                        "rounds_off": row.total.plan.rounds_off,
+                        "probes": row.total.plan.probes,
                         "tokens_per_round": rounded(row.total.mean_accepted_len()),
                         "draft_seconds": rounded(row.total.draft.as_secs_f64()),
                         "verify_seconds": rounded(row.total.verify.as_secs_f64()),
@@ -168,7 +174,7 @@ impl<'a> Report<'a> {
             .map(|run| {
                 json!({
                     "prompt": self.prompts[run.prompt].id,
-                    "draft": self.contestants[run.contestant],
+                    "draft": self.contestants[run.contestant].name(),
                     "round": run.rep,
                     "tokens": run.tokens.len(),
                     "tokens_per_second": rounded(run.stats.tokens_per_second()),
@@ -184,7 +190,6 @@ impl<'a> Report<'a> {
             "isa": specgen::device::cpu_isa(),
             "temperature": self.args.temperature,
             "verify": self.args.verify.name(),
-            "num_draft_tokens": self.args.num_draft_tokens,
             "categories": categories,
             "texts": texts,
         })

@@ -4,7 +4,7 @@ use std::{process::ExitCode, sync::Arc};
 
 use anyhow::Result;
 use specgen::{
-    DraftSource, Engine, SamplingParams, Stats,
+    DraftSource, Engine, Plan, SamplingParams, Stats,
     draft::{Drafter, NgramDrafter, NoDraft},
     models::Store,
 };
@@ -24,7 +24,7 @@ const WARM_UP_TOKENS: usize = 16;
 
 /// A way to decode.
 pub(super) struct Contestant {
-    /// As the user would write it: `none`, `ngram`, or a model.
+    /// As the user would write it: `none`, `ngram`, or a model; with its plan where several are compared.
     name: String,
     engine: Engine,
 }
@@ -59,9 +59,13 @@ impl Contestant {
     pub(super) fn name(&self) -> &str {
         &self.name
     }
+
+    pub(super) fn plan(&self) -> &Plan {
+        self.engine.plan()
+    }
 }
 
-/// Plain decoding, then the drafters asked for. They share the target; a model that drafts is loaded once.
+/// Plain decoding, then the drafters asked for, with each plan. They share the target; a model that drafts is loaded once.
 fn contestants(target: &str, store: &Store, args: &BenchArgs) -> Result<Vec<Contestant>> {
     let progress = progress::reporter(false);
     let mut names = args.draft.clone();
@@ -80,10 +84,11 @@ fn contestants(target: &str, store: &Store, args: &BenchArgs) -> Result<Vec<Cont
         ))
         .into());
     }
+    let plans = args.plans();
     note(format_args!("{target}: loading"));
     let mut builder = Engine::builder(target)
-        .draft(model.map_or(DraftSource::None, |name| DraftSource::from(name.as_str())))
-        .num_draft_tokens(args.num_draft_tokens)
+        .draft(model.map_or(DraftSource::Ngram, |name| DraftSource::from(name.as_str())))
+        .plan(longest(&plans))
         .threads(args.threads)
         .store(store.options().clone())
         .overrides(args.files.overrides());
@@ -95,19 +100,26 @@ fn contestants(target: &str, store: &Store, args: &BenchArgs) -> Result<Vec<Cont
     }
     let loaded = builder.build_with(&*progress)?;
     let plain = Contestant { name: "none".into(), engine: loaded.with_drafter(Arc::new(NoDraft), 0) };
-    let drafting = names.iter().map(|name| {
-        let engine = match DraftSource::from(name.as_str()) {
-            DraftSource::Model(_) | DraftSource::Copy(_) => loaded.clone(),
-            DraftSource::Ngram => with(&loaded, NgramDrafter::default(), args),
-            DraftSource::None => unreachable!("taken out above"),
+    let drafting = names.iter().flat_map(|name| {
+        let drafter: Arc<dyn Drafter> = match DraftSource::from(name.as_str()) {
+            DraftSource::Model(_) | DraftSource::Copy(_) => loaded.drafter().clone(),
+            _ => Arc::new(NgramDrafter::default()),
         };
-        Contestant { name: name.clone(), engine }
+        let loaded = &loaded;
+        let several = plans.len() > 1;
+        plans.iter().map(move |plan| Contestant {
+            name: if several { format!("{name} {plan}") } else { name.clone() },
+            engine: loaded.with_drafter(drafter.clone(), plan.clone()),
+        })
     });
     Ok(std::iter::once(plain).chain(drafting).collect())
 }
 
-fn with(loaded: &Engine, drafter: impl Drafter + 'static, args: &BenchArgs) -> Engine {
-    loaded.with_drafter(Arc::new(drafter), args.num_draft_tokens)
+/// The plan to load for: by time if any goes by it, since that takes measurements; else the one with the longest drafts.
+fn longest(plans: &[Plan]) -> Plan {
+    let by_time = plans.iter().find(|plan| plan.goes_by_time());
+    let longest = plans.iter().max_by_key(|plan| plan.max_tokens());
+    by_time.or(longest).cloned().unwrap_or_default()
 }
 
 /// Times every prompt with every contestant, one after the other, so that a machine that slows down slows all.

@@ -9,7 +9,7 @@ use std::{cell::RefCell, io::IsTerminal, path::Path, process::ExitCode};
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use specgen::{Engine, SamplingParams, Verification};
+use specgen::{Engine, Plan, SamplingParams, Verification};
 use specgen_proof::{Options, Proof, ProofPrompt, Report, Watch};
 
 use crate::{
@@ -24,6 +24,8 @@ use vocabulary::Vocabulary;
 const RED: u8 = 1;
 /// Where no seed is given: a proof says the same today and tomorrow.
 const FIRST_SEED: u64 = 1;
+/// Tokens of a draft where no number was asked for.
+const NUM_DRAFT_TOKENS: usize = 4;
 
 pub(crate) fn run(args: &VerifyArgs) -> Result<ExitCode> {
     let mut params = args.sampling.params()?;
@@ -40,7 +42,10 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<ExitCode> {
         write(file, "")?;
     }
 
-    let loaded = args.model.load(Proof::NUM_SEQUENCES, &*progress::reporter(false))?;
+    // What is verified must be drafted, whether or not it pays, and in the same lengths every time.
+    let plan = Some(args.model.plan.plan()?).filter(|plan| !plan.goes_by_time());
+    let plan = plan.unwrap_or(Plan::Fixed(NUM_DRAFT_TOKENS));
+    let loaded = args.model.load_by(plan, Proof::NUM_SEQUENCES, &*progress::reporter(false))?;
     let engine = &loaded.engine;
     if engine.num_draft_tokens() == 0 || loaded.draft == "none" {
         let problem = "nothing drafts, so that there is nothing to verify; give a --draft and a -k above 0";

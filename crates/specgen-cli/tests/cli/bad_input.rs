@@ -10,11 +10,15 @@ fn options_that_make_no_sense() {
         ("frobnicate", "error: unrecognized subcommand 'frobnicate'"),
         (
             "generate x -k -1",
-            "error: invalid value '-1' for '--num-draft-tokens <N>': a whole number from 0 to 1024 is wanted",
+            "error: invalid value '-1' for '--num-draft-tokens <N|auto>': a whole number from 0 to 1024 is wanted, or `auto`",
         ),
         (
             "generate x -k 1025",
-            "error: invalid value '1025' for '--num-draft-tokens <N>': a whole number from 0 to 1024 is wanted",
+            "error: invalid value '1025' for '--num-draft-tokens <N|auto>': a whole number from 0 to 1024 is wanted, or `auto`",
+        ),
+        (
+            "generate x --draft-plan 4",
+            "error: invalid value '4' for '--draft-plan <PLAN>': auto, window, confidence or confidence:P with P from 0 to 1 is wanted",
         ),
         (
             "generate x -n -1",

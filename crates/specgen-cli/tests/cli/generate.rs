@@ -35,7 +35,7 @@ fn json_has_every_field_in_its_type() {
     assert_eq!(found.stderr, "");
     let answer = found.json();
     let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
-    let wanted = "text token_ids prompt_token_ids finish_reason seed verify model draft stats";
+    let wanted = "text token_ids prompt_token_ids finish_reason seed verify model draft plan stats";
     assert_eq!(keys(&answer), wanted.split(' ').collect::<Vec<_>>());
     assert!(!answer["text"].as_str().unwrap().is_empty());
     assert_eq!(answer["finish_reason"], "length");
@@ -50,7 +50,7 @@ fn json_has_every_field_in_its_type() {
     assert_eq!(ids("token_ids"), 8);
 
     let stats = &answer["stats"];
-    let counts = "prompt_tokens reused_tokens generated_tokens rounds drafted accepted";
+    let counts = "prompt_tokens reused_tokens generated_tokens rounds drafted accepted rounds_off probes";
     let fractions = "acceptance_rate mean_accepted_len prefill_seconds draft_seconds verify_seconds other_seconds \
         tokens_per_second prompt_tokens_per_second time_to_first_token_seconds";
     for name in counts.split_whitespace() {
@@ -59,10 +59,10 @@ fn json_has_every_field_in_its_type() {
     for name in fractions.split_whitespace() {
         assert!(stats[name].is_f64(), "{name}: {}", stats[name]);
     }
-    for name in ["drafted_by_position", "accepted_by_position"] {
+    for name in ["drafted_by_position", "accepted_by_position", "rounds_by_num_drafted"] {
         assert!(stats[name].is_array(), "{name}");
     }
-    assert_eq!(keys(stats).len(), 17);
+    assert_eq!(keys(stats).len(), 20);
     assert_eq!(stats["prompt_tokens"], ids("prompt_token_ids"));
     assert_eq!(stats["generated_tokens"], 8);
 }
@@ -76,9 +76,12 @@ fn greedy_text_is_the_same_however_it_is_drafted() {
     assert_eq!((&checked["draft"], &checked["stats"]["drafted"]), (&"none".into(), &0.into()));
     assert_eq!(checked["token_ids"], plain["token_ids"]);
     assert_eq!(plain["stats"]["rounds"], plain["stats"]["generated_tokens"]);
-    for words in
-        [&["-k", "4"][..], &["--draft", "none"], &["--draft", "ngram", "-k", "7"], &["--draft", model]]
-    {
+    for words in [
+        &["-k", "4"][..],
+        &["--draft", "none"],
+        &["--draft", "ngram", "-k", "7"],
+        &["--draft", model, "-k", "4"],
+    ] {
         let other = greedy(model, words);
         assert_eq!(other["text"], plain["text"], "{words:?}");
         assert_eq!(other["token_ids"], plain["token_ids"], "{words:?}");
@@ -239,7 +242,7 @@ fn a_seeded_text_is_the_same_however_it_is_drafted() {
         }
     }
     for rule in ["rejection", "block"] {
-        let found = sample(&["--verify", rule, "--draft", model]);
+        let found = sample(&["--verify", rule, "--draft", model, "-k", "4"]);
         assert_eq!(found["verify"], rule);
         assert_eq!(found["stats"]["acceptance_rate"], 1.0, "{rule}");
     }

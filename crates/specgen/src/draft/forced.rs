@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use super::{Committed, Draft, DraftRequest, DraftState, Drafter};
-use crate::error::Result;
+use crate::{error::Result, model::Model};
+
+/// How sure a forced token is: the text is certain, its spelling in tokens nearly.
+const FORCED: f32 = 0.98;
 
 /// Drafts the keys of a JSON schema and whatever else a grammar leaves no choice about, at no cost, then lets another
 /// drafter draft what `k` has room for. Without a grammar it is that drafter.
@@ -40,6 +43,7 @@ impl ForcedDrafter {
                 history: &mut *request.history,
                 noise: request.noise.clone().behind(forced.len()),
                 end_ids: request.end_ids,
+                budget: request.budget.behind(forced.len()),
             });
         }
         self.inner.draft(&mut behind)
@@ -71,10 +75,12 @@ impl Drafter for ForcedDrafter {
             request.history.truncate_output(committed);
         }
         let join = |(forced, draft): (Vec<u32>, Result<Draft>)| {
-            let mut joined = Draft::deterministic(forced);
-            let Draft { tokens, q, parents, broken } = draft?;
+            let sure = vec![FORCED; forced.len()];
+            let mut joined = Draft { confidence: sure, ..Draft::deterministic(forced) };
+            let Draft { tokens, q, parents, confidence, broken } = draft?;
             joined.tokens.extend(tokens);
             joined.q.extend(q);
+            joined.confidence.extend(confidence);
             Ok(Draft { parents, broken, ..joined })
         };
         Ok(forced.into_iter().zip(drafts?).map(join).collect())
@@ -82,5 +88,9 @@ impl Drafter for ForcedDrafter {
 
     fn observe(&self, state: &mut dyn DraftState, committed: &Committed<'_>) {
         self.inner.observe(state, committed);
+    }
+
+    fn model(&self) -> Option<&Arc<dyn Model>> {
+        self.inner.model()
     }
 }

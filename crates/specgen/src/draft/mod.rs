@@ -7,7 +7,7 @@ mod translation;
 mod twins;
 mod vocab;
 
-use std::any::Any;
+use std::{any::Any, sync::Arc};
 
 pub use forced::ForcedDrafter;
 pub use model::ModelDrafter;
@@ -18,6 +18,8 @@ pub use vocab::{Coverage, DraftVocab};
 pub use crate::verify::{Draft, DraftNoise};
 use crate::{
     error::Result,
+    model::Model,
+    plan::Pace,
     sampling::{History, Sampler},
 };
 
@@ -57,6 +59,11 @@ pub trait Drafter: Send + Sync {
     /// Hears what became of the last draft: the text now, and how much of it is new. States that catch up from the
     /// text when they next draft need not listen.
     fn observe(&self, _state: &mut dyn DraftState, _committed: &Committed<'_>) {}
+
+    /// The model that drafts, where one does: a plan wants to know what its passes cost.
+    fn model(&self) -> Option<&Arc<dyn Model>> {
+        None
+    }
 }
 
 /// What a drafter keeps for one sequence: a cache, an index. It must survive a text that was cut or replaced.
@@ -86,6 +93,56 @@ pub struct DraftRequest<'a> {
     pub noise: DraftNoise,
     /// Ids that end the text; nothing is drafted after one.
     pub end_ids: &'a [u32],
+    /// Asked by drafters to which a token is work.
+    pub budget: Budget<'a>,
+}
+
+/// How long a draft is worth going on, below its `k`. Without a pace: always.
+#[derive(Default)]
+pub struct Budget<'a> {
+    pace: Option<&'a mut dyn Pace>,
+    num_before: usize,
+}
+
+impl<'a> Budget<'a> {
+    /// As `pace` decides.
+    pub fn new(pace: &'a mut dyn Pace) -> Self {
+        Self { pace: Some(pace), num_before: 0 }
+    }
+
+    /// For what follows the next `num_tokens`.
+    pub fn behind(&mut self, num_tokens: usize) -> Budget<'_> {
+        // Written out, since `as_deref_mut` keeps the longer life of what it borrows from.
+        let pace: Option<&mut dyn Pace> = match &mut self.pace {
+            Some(pace) => Some(&mut **pace),
+            None => None,
+        };
+        Budget { pace, num_before: self.num_before + num_tokens }
+    }
+
+    /// Whether anybody wants to know how sure the drafter is of its tokens ([`Draft::confidence`]).
+    pub fn reads_confidence(&self) -> bool {
+        self.pace.as_ref().is_some_and(|pace| pace.reads_confidence())
+    }
+
+    /// Whether the work for one more token is worth it.
+    pub fn is_worth_work(&mut self, draft: &Draft) -> bool {
+        let len = self.num_before + draft.len();
+        self.pace.as_mut().is_none_or(|pace| !pace.reads_confidence() || pace.go_on(len, None))
+    }
+
+    /// Whether to draw one more token, of whose distribution the drafter is so sure (from 0 to 1); if so, the draft keeps
+    /// that beside the token. Nothing that depends on the token itself may go in: a ratio test would be biased.
+    pub fn goes_on(&mut self, draft: &mut Draft, confidence: impl FnOnce() -> f32) -> bool {
+        let len = self.num_before + draft.len();
+        let Some(pace) = self.pace.as_mut().filter(|pace| pace.reads_confidence()) else { return true };
+        let confidence = confidence();
+        let goes_on = pace.go_on(len, Some(confidence));
+        if goes_on {
+            draft.confidence.push(confidence);
+        }
+        goes_on
+    }
 }
 
 /// What a round committed.

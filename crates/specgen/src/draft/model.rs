@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use specgen_kernels::softmax::{Exponent, sum_exp};
+
 use super::{Draft, DraftRequest, DraftState, DraftVocab, Drafter, translation::Translation};
 use crate::{
     cache::KvCache,
@@ -97,6 +99,11 @@ impl Chain {
                 row
             }
         };
+        let known = self.sampler.vocab_size();
+        if !request.budget.goes_on(&mut self.draft, || sureness(&logits[..known])) {
+            request.k = self.draft.len();
+            return;
+        }
         match self.sampler.distribution(logits, request.history) {
             Ok(q) => {
                 let (token, ln_q) = self.draft.draw(q, &mut request.noise);
@@ -117,7 +124,15 @@ impl Chain {
                 self.draft.broken = matches!(error, Error::NanLogits { .. });
             }
         }
+        self.draft.confidence.truncate(self.draft.len());
     }
+}
+
+/// The probability of the best guess, before any sampler: it says how sure the model is at temperature 0 too, and
+/// depends on no token drawn.
+fn sureness(logits: &[f32]) -> f32 {
+    let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    (1.0 / sum_exp(logits, Exponent { max: best.into(), factor: 1.0, shift: 0.0 })) as f32
 }
 
 impl Drafter for ModelDrafter {
@@ -170,6 +185,10 @@ impl Drafter for ModelDrafter {
         result?;
         Ok(chains.into_iter().map(|chain| Ok(chain.draft)).collect())
     }
+
+    fn model(&self) -> Option<&Arc<dyn Model>> {
+        Some(&self.model)
+    }
 }
 
 impl ModelDrafter {
@@ -205,6 +224,9 @@ impl ModelDrafter {
             let mut feeding = Vec::new();
             let mut slices = Vec::new();
             for (i, (request, chain)) in requests.iter_mut().zip(chains.iter()).enumerate() {
+                if step > 0 && step < request.k && !request.budget.is_worth_work(&chain.draft) {
+                    request.k = step;
+                }
                 if step >= request.k {
                     continue;
                 }

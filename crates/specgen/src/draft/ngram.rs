@@ -49,13 +49,15 @@ impl Drafter for NgramDrafter {
             let (tokens, k, end_ids) = (request.tokens, request.k, request.end_ids);
             let index = request.state.downcast::<Index>();
             index.catch_up(tokens);
-            let mut guesses = match (k, index.lookup()) {
-                (0, _) | (_, None) => Vec::new(),
-                (_, Some(next)) => continuation(tokens, next, k, end_ids),
-            };
+            let next = index.lookup().filter(|_| k > 0);
+            let mut guesses = next.map_or(Vec::new(), |next| continuation(tokens, next, k, end_ids));
             // What a grammar forbids need not be verified. (A token that was drawn must not be dropped so.)
             guesses.truncate(request.sampler.num_allowed(request.history, &guesses));
-            Ok(Draft::deterministic(guesses))
+            let mut draft = Draft::deterministic(guesses);
+            if let Some(next) = next.filter(|_| request.budget.reads_confidence()) {
+                draft.confidence = sureness(match_len(tokens, next), draft.len());
+            }
+            Ok(draft)
         };
         Ok(requests.iter_mut().map(draft).collect())
     }
@@ -76,6 +78,21 @@ fn continuation(tokens: &[u32], next: usize, k: usize, end_ids: &[u32]) -> Vec<u
         }
     }
     guesses
+}
+
+/// Longer matches say no more.
+const MAX_MATCH_LEN: usize = 100;
+
+/// How many tokens at the text's end are those before `next`.
+fn match_len(tokens: &[u32], next: usize) -> usize {
+    let (end, before) = (tokens.iter().rev(), tokens[..next].iter().rev());
+    end.zip(before).take(MAX_MATCH_LEN).take_while(|(a, b)| a == b).count()
+}
+
+/// How sure the guesses behind a match of `len` tokens are: 1/2 for two tokens, 3/4 for four, and so on. If the first
+/// stands, the match is one longer. What such a number is worth in a text is for a plan to learn.
+fn sureness(len: usize, num_guesses: usize) -> Vec<f32> {
+    (len..len + num_guesses).map(|len| 1.0 - 1.0 / len.max(1) as f32).collect()
 }
 
 /// Where each n-gram last ended. Updated by one token in O(max_len), and shrunk again as fast.
@@ -181,6 +198,14 @@ mod tests {
     fn prefers_the_longer_match() {
         // `5 6` was last followed by 9, but `4 5 6` by 7.
         assert_eq!(guess(&[4, 5, 6, 7, 5, 6, 9, 4, 5, 6], 1), [7]);
+    }
+
+    #[test]
+    fn a_longer_match_is_surer() {
+        let tokens = [9, 1, 2, 3, 7, 8, 1, 2, 3];
+        assert_eq!(match_len(&tokens, 4), 3);
+        assert_eq!(match_len(&[5, 5, 5, 5], 3), 3);
+        assert_eq!(sureness(2, 3), [0.5, 1.0 - 1.0 / 3.0, 0.75]);
     }
 
     #[test]

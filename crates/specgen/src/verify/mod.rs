@@ -84,6 +84,9 @@ pub struct Draft {
     /// Where it ends, the model that drafts had logits that are no numbers. It is a draft like any other:
     /// whether there is a next `q` may depend on the tokens before, which stay.
     pub broken: bool,
+    /// For each token, how sure the drafter was, from 0 to 1; empty where it does not say. For plans only: no rule of
+    /// verification reads it.
+    pub confidence: Vec<f32>,
 }
 
 impl Draft {
@@ -101,6 +104,29 @@ impl Draft {
     /// Whether nothing was drafted.
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
+    }
+
+    /// How sure the drafter was of each token, as far as it says.
+    pub fn confidences(&self) -> impl Iterator<Item = Option<f32>> + '_ {
+        (0..self.len()).map(|i| self.confidence.get(i).copied())
+    }
+
+    /// How many tokens at the end of a chain were not drawn for a ratio test: of these any number may be dropped, whatever
+    /// they are. Dropping one that was drawn, for what it is, bends the target's distribution.
+    pub fn num_droppable(&self) -> usize {
+        let is_guess = |q: &&Distribution| matches!(q, Distribution::Point(_));
+        if self.parents.is_some() {
+            0
+        } else {
+            self.q.iter().rev().take_while(is_guess).count().min(self.len())
+        }
+    }
+
+    /// Drops all tokens of a chain but the first `len`.
+    pub fn truncate(&mut self, len: usize) {
+        self.tokens.truncate(len);
+        self.q.truncate(len);
+        self.confidence.truncate(len);
     }
 
     /// Appends a token to a chain, with the distribution it was drawn from.
