@@ -90,7 +90,9 @@ pub(crate) fn check(
                 return;
             }
             let entropy = entropy(&round.p[0]);
-            if open.as_ref().is_none_or(|open| entropy > open.entropy) {
+            // What comes after the end is nothing a user sees.
+            let ended = round.before[prompt.ids.len()..].iter().any(|id| engine.end_ids().contains(id));
+            if !ended && open.as_ref().is_none_or(|open| entropy > open.entropy) {
                 let (prompt, tokens) = (prompt.name.clone(), round.before.to_vec());
                 open = Some(Place { prompt, tokens, entropy });
             }

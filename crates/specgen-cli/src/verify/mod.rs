@@ -112,15 +112,15 @@ struct Verified<'a> {
 fn sampling(params: &SamplingParams) -> String {
     let default = SamplingParams::greedy();
     let mut words = vec![format!("temperature {}", params.temperature)];
-    let mut add = |name: &str, value: f64, off: f64| {
+    let mut add = |name: &str, value: f32, off: f32| {
         if value != off {
             words.push(format!("{name} {value}"));
         }
     };
-    add("top-k", params.top_k as f64, default.top_k as f64);
-    add("top-p", f64::from(params.top_p), f64::from(default.top_p));
-    add("min-p", f64::from(params.min_p), f64::from(default.min_p));
-    add("typical-p", f64::from(params.typical_p), f64::from(default.typical_p));
+    add("top-k", params.top_k as f32, default.top_k as f32);
+    add("top-p", params.top_p, default.top_p);
+    add("min-p", params.min_p, default.min_p);
+    add("typical-p", params.typical_p, default.typical_p);
     words.push(format!("seed {}", params.seed.unwrap_or(FIRST_SEED)));
     words.join(", ")
 }

@@ -20,7 +20,8 @@ const TEMPLATE: &str = include_str!("page.html");
 #[derive(Serialize)]
 struct Chart<'a> {
     holds: bool,
-    p_value: String,
+    /// The p-value in words.
+    p: String,
     /// The longest bar.
     most: f64,
     bars: Vec<Bar>,
@@ -81,7 +82,7 @@ fn chart<'a>(outcome: &'a Outcome, verified: &Verified<'_>, engine: &Engine) -> 
         .collect();
     Chart {
         holds: verified.report.outcome_holds(outcome),
-        p_value: p_value(outcome.test.p_value),
+        p: p_value(outcome.test.p_value),
         most: bars.iter().map(|bar| (bar.expected + bar.spread).max(bar.observed as f64)).fold(1.0, f64::max),
         hidden: outcome.cells.len() - bars.len(),
         bars,
