@@ -150,7 +150,7 @@ fn run(
 ) -> Result<()> {
     let target = Arc::new(RecordedTarget::new(engine.target().clone()));
     let drafter = Arc::new(RecordedDrafter::new(engine.drafter().clone()));
-    let engine = engine.with_target(target.clone()).with_drafter(drafter.clone(), engine.num_draft_tokens());
+    let engine = engine.with_target(target.clone()).with_drafter(drafter.clone(), engine.plan().clone());
     let sampler = Sampler::new(params, engine.vocab_size())?;
     let mut history = History::new(&prompt.ids);
     let request = specgen::Request {
@@ -167,7 +167,10 @@ fn run(
     while sequence.finish_reason().is_none() {
         let before = sequence.tokens().len();
         rounds.step(&mut [&mut sequence])?.into_iter().collect::<Result<()>>()?;
-        let (draft, logits) = (drafter.take(), target.take());
+        let (mut draft, logits) = (drafter.take(), target.take());
+        // A plan may have dropped guesses at its end.
+        draft.tokens.truncate(logits.len() - 1);
+        draft.q.truncate(logits.len() - 1);
 
         let mut p = Vec::with_capacity(logits.len());
         for (i, row) in logits.iter().enumerate() {

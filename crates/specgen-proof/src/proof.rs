@@ -115,7 +115,7 @@ impl Proof<'_> {
         let faulty = options.fault.map(|fault| {
             let target = fault.in_target(self.engine.target().clone());
             let drafter = fault.in_drafter(self.engine.drafter().clone());
-            self.engine.with_target(target).with_drafter(drafter, self.engine.num_draft_tokens())
+            self.engine.with_target(target).with_drafter(drafter, self.engine.plan().clone())
         });
         let engine = faulty.as_ref().unwrap_or(self.engine);
         let drawn = self.params.temperature > 0.0;
