@@ -109,9 +109,11 @@ impl Place<'_> {
                 format!("{} {size} {}", full.display(), modified.map_or(0, |at| at.as_secs()))
             })
             .collect();
+        // An unoptimised build has times of its own.
+        let build = (env!("CARGO_PKG_VERSION"), cfg!(debug_assertions));
         let (device, threads, isa) = (self.device.spec(), self.device.threads(), device::cpu_isa());
         format!(
-            "1 {role:?} {} | {} | {device} {isa} {threads} {}",
+            "{build:?} {role:?} {} | {} | {device} {isa} {threads} {}",
             files.join(", "),
             device::machine(),
             self.kv_type
