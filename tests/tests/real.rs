@@ -286,7 +286,8 @@ fn a_draft_of_another_vocabulary_drafts_what_both_can_say() {
     let Some(builder) = real::engine("smollm2-135m-instruct") else { return };
     let Some(gemma) = real::files("gemma-3-270m") else { return };
     let told = Told::default();
-    let engine = builder.draft(gemma.weights[0].to_str().unwrap()).build_with(&told).unwrap();
+    let engine =
+        builder.num_draft_tokens(4).draft(gemma.weights[0].to_str().unwrap()).build_with(&told).unwrap();
     let told = told.0.into_inner().unwrap().join(" ");
     assert!(told.contains("another vocabulary: 46147 of its 262144 tokens are the target's too"), "{told}");
     let plain = engine.with_drafter(Arc::new(NoDraft), 0);
