@@ -4,6 +4,7 @@
 #
 # Needs a nightly Rust with Miri, and installs it with rustup where it is missing.
 # Left out (`cfg(miri)` in the tests): what needs protected pages, and most cases of what is only slow.
+# All of it takes about 25 minutes beside other work on two cores.
 #
 # Usage: scripts/miri.sh [filter of the tests]
 set -euo pipefail
