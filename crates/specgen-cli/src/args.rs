@@ -222,8 +222,9 @@ pub(crate) struct GenerateArgs {
     /// Go on past the tokens that end a text, for measurements of a fixed length
     #[arg(long)]
     pub(crate) ignore_eos: bool,
-    /// Generate N texts of the prompt in the same passes, each with a seed of its own; each comes under a heading once it
-    /// is done, with --json all are a list `choices`
+    /// Generate N texts of the prompt in the same passes, each with a seed of its own that gives it again alone (they are
+    /// coupled unless --verify says otherwise); each comes under a heading once it is done, with --json all are a list
+    /// `choices`
     #[arg(long, value_name = "N")]
     #[arg(allow_negative_numbers = true, value_parser = |s: &str| within(s, 1, MAX_SAMPLES))]
     pub(crate) num_samples: Option<usize>,

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use specgen::{Prompt, chat::Message};
+use specgen::{Prompt, Verification, chat::Message};
 
 use crate::{
     args::{GenerateArgs, UsageError},
@@ -15,7 +15,7 @@ use crate::{
 };
 
 pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
-    let params = args.logprobs.on(args.sampling.params()?);
+    let mut params = args.logprobs.on(args.sampling.params()?);
     let wants_logprobs = params.logprobs.is_some();
     let wants_prompt_logprobs = params.prompt_logprobs.is_some();
     let is_random = params.temperature > 0.0;
@@ -27,6 +27,10 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
     }
     let text = prompt::read(args.prompt.as_deref(), args.raw)?;
 
+    if num_samples > 1 {
+        // The seed told with each is to give it again, whatever drafts.
+        params.verify.get_or_insert(Verification::Coupled);
+    }
     let loaded = args.model.load(num_samples, &*progress::reporter(args.text.quiet))?;
     let engine = &loaded.engine;
     let session = engine.session(params)?;

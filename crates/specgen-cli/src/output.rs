@@ -164,7 +164,11 @@ pub(crate) fn closing_line(stats: &Stats, replay: Option<(u64, Verification)>, e
     let _ = write!(line, " · first token after {}", seconds(stats.time_to_first_token));
     if let Some(off) = stats.plan.off {
         let percent = off.acceptance * 100.0;
-        let _ = write!(line, " · drafting off: {percent:.0} % accepted, would be {:.2}x", off.speed_up);
+        let _ = write!(
+            line,
+            " · drafting off: {percent:.0} % acceptance and {:.2}x the speed expected",
+            off.speed_up
+        );
     }
     if let Some((seed, verification)) = replay {
         let _ = write!(line, " · --seed {seed} --verify {verification}");
@@ -302,7 +306,10 @@ mod tests {
         let off = Some(Off { acceptance: 0.124, speed_up: 0.8 });
         let stats = Stats { plan: PlanStats { off, ..PlanStats::default() }, ..stats };
         let line = closing_line(&stats, None, "eos");
-        assert!(line.ends_with(" · drafting off: 12 % accepted, would be 0.80x · eos"), "{line}");
+        assert!(
+            line.ends_with(" · drafting off: 12 % acceptance and 0.80x the speed expected · eos"),
+            "{line}"
+        );
         let plain = Stats { prompt_tokens: 1, generated_tokens: 1, rounds: 1, ..Stats::default() };
         insta::assert_snapshot!(
             closing_line(&plain, None, "length"),

@@ -2,19 +2,24 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
-    fs::{File, OpenOptions},
-    io::{ErrorKind, Write},
+    fs::{File, OpenOptions, TryLockError},
+    io::Write,
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
+use crate::args::UsageError;
+
 /// Answers as they are written; a record names the line of the input it answers, and a hash of what was asked.
 pub(super) struct Answers {
     path: PathBuf,
     file: File,
 }
+
+/// How every record begins.
+const RECORD: &str = "{\"line\":";
 
 /// What is read of a record.
 #[derive(Deserialize)]
@@ -29,37 +34,54 @@ impl Answers {
     /// to be tried again. `asked` are the hashes by line. Returns the lines that have their answers.
     ///
     /// # Errors
-    /// A file that is no such file, or that answers something else.
+    /// A file that is no such file, that answers something else, or that another run is writing.
     pub(super) fn open(path: &Path, asked: &BTreeMap<usize, String>) -> Result<(Self, HashSet<usize>)> {
         let name = path.display();
-        let text = match std::fs::read_to_string(path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
-            read => read.with_context(|| name.to_string())?,
-        };
-        let whole = text.rfind('\n').map_or(0, |end| end + 1);
+        if std::fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+            let problem =
+                format!("{name} is no file; answers are read again to go on with them, so one is wanted");
+            return Err(UsageError(problem).into());
+        }
+        let mut file = open_alone(path)?;
+        let text = std::fs::read_to_string(path).with_context(|| name.to_string())?;
+        let (whole, torn) = text.split_at(text.rfind('\n').map_or(0, |end| end + 1));
+        // A record that was being written when the power went; anything else is somebody's.
+        if !torn.starts_with(RECORD) && !RECORD.starts_with(torn) {
+            bail!("{name}: the last line is no answer of `specgen batch`; give another file for the answers");
+        }
         let (mut kept, mut done) = (String::new(), HashSet::new());
-        for (number, record) in (1..).zip(text[..whole].lines()) {
+        for (number, record) in (1..).zip(whole.lines()) {
             let Ok(stub) = serde_json::from_str::<Stub>(record) else {
                 bail!(
                     "{name}: line {number} is no answer of `specgen batch`; give another file for the answers"
                 );
             };
-            if asked.get(&stub.line) != Some(&stub.hash) {
-                bail!(
+            // What failed is asked anew, mended or not.
+            if stub.error.is_some() {
+                continue;
+            }
+            match asked.get(&stub.line) {
+                Some(hash) if *hash == stub.hash => {}
+                Some(_) => bail!(
                     "{name}: line {number} answers something else than line {} of the input asks now: the input, the \
                      model or the options have changed; move the file away to begin anew",
                     stub.line
-                );
+                ),
+                None => bail!(
+                    "{name}: line {number} answers line {} of the input, where there is no request now; move the file \
+                     away to begin anew",
+                    stub.line
+                ),
             }
-            if stub.error.is_none() && done.insert(stub.line) {
+            if done.insert(stub.line) {
                 kept = kept + record + "\n";
             }
         }
         if kept != text {
             replace(path, &kept)?;
+            file = open_alone(path)?;
         }
-        let file = OpenOptions::new().create(true).append(true).open(path);
-        Ok((Self { file: file.with_context(|| name.to_string())?, path: path.to_owned() }, done))
+        Ok((Self { file, path: path.to_owned() }, done))
     }
 
     /// Adds a record, in one write.
@@ -78,6 +100,17 @@ impl Answers {
             replace(&self.path, &(records.join("\n") + "\n"))?;
         }
         Ok(())
+    }
+}
+
+/// Opens a file to append to, which nobody else does meanwhile.
+fn open_alone(path: &Path) -> Result<File> {
+    let name = || path.display().to_string();
+    let file = OpenOptions::new().create(true).append(true).open(path).with_context(name)?;
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => bail!("{}: another `specgen batch` is writing it", name()),
+        Err(TryLockError::Error(error)) => Err(error).with_context(name),
+        Ok(()) => Ok(file),
     }
 }
 
@@ -124,8 +157,28 @@ mod tests {
         let changed = BTreeMap::from([(1, "h1".into()), (2, "other".into()), (3, "h3".into())]);
         let error = Answers::open(&path, &changed).err().unwrap().to_string();
         assert!(error.contains("line 2 answers something else than line 2 of the input"), "{error}");
+        let fewer = BTreeMap::from([(1, "h1".into())]);
+        let error = Answers::open(&path, &fewer).err().unwrap().to_string();
+        assert!(error.contains("answers line 2 of the input, where there is no request"), "{error}");
+
+        // What failed may be mended and asked again.
+        std::fs::write(&path, "{\"line\":1,\"hash\":\"old\",\"error\":\"no\"}\n").unwrap();
+        let (answers, done) = Answers::open(&path, &asked).unwrap();
+        assert!(done.is_empty());
+        // One at a time.
+        let error = Answers::open(&path, &asked).err().unwrap().to_string();
+        assert!(error.contains("another `specgen batch` is writing it"), "{error}");
+        drop(answers);
         std::fs::write(&path, "{\"prompt\": \"x\"}\n").unwrap();
         let error = Answers::open(&path, &asked).err().unwrap().to_string();
         assert!(error.contains("line 1 is no answer of `specgen batch`"), "{error}");
+
+        // A file of one line that is nobody's torn answer stays as it is.
+        std::fs::write(&path, "my notes").unwrap();
+        let error = Answers::open(&path, &asked).err().unwrap().to_string();
+        assert!(error.contains("the last line is no answer"), "{error}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "my notes");
+        let error = Answers::open(dir.path(), &asked).err().unwrap().to_string();
+        assert!(error.contains("is no file"), "{error}");
     }
 }

@@ -5,6 +5,7 @@ mod request;
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    path::Path,
     process::ExitCode,
     time::Instant,
 };
@@ -18,7 +19,7 @@ use self::{
     request::{Request, Start},
 };
 use crate::{
-    args::BatchArgs,
+    args::{BatchArgs, UsageError},
     interrupt::{self, Answering},
     output::note,
     progress, prompt,
@@ -78,7 +79,13 @@ enum JsonAnswer<'a> {
 
 pub(crate) fn run(args: &BatchArgs) -> Result<ExitCode> {
     let of_all = args.sampling.params()?;
+    if args.output.as_os_str() == "-" || is_same_file(&args.input, &args.output) {
+        let problem = format!("{}: answers need a file of their own", args.output.display());
+        return Err(UsageError(problem).into());
+    }
     let input = prompt::read_file(&args.input)?;
+    // Editors on Windows put a byte-order mark before a text.
+    let input = input.trim_start_matches('\u{feff}');
     // What a text depends on beside its line.
     let target = args.model.target.as_deref().unwrap_or(specgen::DEFAULT_MODEL);
     let rest = format!("{target} {of_all:?} {} {:?} {}", args.max_tokens, args.stop, args.ignore_eos);
@@ -134,6 +141,14 @@ pub(crate) fn run(args: &BatchArgs) -> Result<ExitCode> {
         (false, 0) => ExitCode::SUCCESS,
         (false, _) => ExitCode::FAILURE,
     })
+}
+
+/// Whether both names lead to one file that is there.
+fn is_same_file(a: &str, b: &Path) -> bool {
+    match (std::fs::canonicalize(a), std::fs::canonicalize(b)) {
+        (Ok(a), Ok(b)) => a == b,
+        _ => false,
+    }
 }
 
 #[derive(Default)]

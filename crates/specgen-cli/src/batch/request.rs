@@ -87,7 +87,13 @@ pub(super) fn custom_id(line: &str) -> Option<String> {
 
 impl Request {
     pub(super) fn parse(line: &str) -> Result<Self, String> {
-        serde_json::from_str(line).map_err(|error| error.to_string())
+        // An array of values would do for a parser.
+        if !line.trim_start().starts_with('{') {
+            return Err("a JSON object is wanted".into());
+        }
+        // The line is told beside it.
+        serde_json::from_str(line)
+            .map_err(|error: serde_json::Error| error.to_string().replace("line 1 ", ""))
     }
 
     pub(super) fn start(&mut self) -> Result<Start, String> {
@@ -253,7 +259,8 @@ mod tests {
             (r#"{"xtc_threshold": 0.1}"#, "xtc_probability is not"),
             (r#"{"dry_base": 2}"#, "dry_multiplier is not"),
             (r#"{"verify": "luck"}"#, "luck"),
-            ("[]x", "at line 1"),
+            (r#"["a", "b"]"#, "a JSON object is wanted"),
+            ("{}x", "trailing characters at column 3"),
         ] {
             let error = params(json, &of_all).unwrap_err();
             assert!(error.contains(wanted), "{json}: {error}");

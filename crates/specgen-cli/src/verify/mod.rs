@@ -4,7 +4,7 @@ mod page;
 mod text;
 mod vocabulary;
 
-use std::{cell::RefCell, io::IsTerminal, path::Path, process::ExitCode};
+use std::{cell::RefCell, fs::OpenOptions, io::IsTerminal, path::Path, process::ExitCode};
 
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -39,7 +39,11 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<ExitCode> {
     let prompts = prompts::read(args.prompts.as_deref(), &args.category)?;
     // Before anything long: a page that cannot be written is known now.
     if let Some(file) = &args.html {
-        write(file, "")?;
+        OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(file)
+            .with_context(|| file.display().to_string())?;
     }
 
     // What is verified must be drafted, whether or not it pays, and in the same lengths every time.
