@@ -16,9 +16,9 @@ use super::{ModelArgs, SamplingArgs, within};
   outcomes     the next token, and the next two, have the target's own distribution (G-tests)
 
 Statistical tests are run at a significance at which an exact pair fails any of them once in 10,000 proofs.
---verify, --temperature and the filters say what is checked; without --verify, every rule is. Drafts have 4 tokens
-unless -k gives a number.
-Exit codes: 0 green, 1 red or failed, 2 wrong usage.
+--verify, --temperature and the filters say what is checked; without --verify, every rule is. The seed is 1
+and drafts have 4 tokens unless options say otherwise.
+Exit codes: 0 green, 1 red or failed, 2 wrong usage, 130 interrupted.
 
 Examples:
   specgen verify
