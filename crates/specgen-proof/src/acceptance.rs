@@ -19,7 +19,7 @@ use crate::{
     ProofPrompt, Watch,
     enumeration::{EnumChooser, enumerate},
     recorder::{RecordedDrafter, RecordedTarget},
-    statistics::two_sided,
+    statistics::{sum_of, two_sided},
 };
 
 /// A rule on sampled texts.
@@ -82,7 +82,8 @@ pub(crate) fn check(
         p_value: 1.0,
     };
     watch.stage(&format!("{rule}, sampled texts"), prompts.len() as u64);
-    let (mut variance, mut places) = (0.0, Vec::new());
+    // The law of the number accepted so far.
+    let (mut law, mut places) = (vec![1.0], Vec::new());
     for prompt in prompts {
         let mut open: Option<Place> = None;
         run(engine, params, prompt, tokens, |round| {
@@ -97,23 +98,22 @@ pub(crate) fn check(
                 open = Some(Place { prompt, tokens, entropy });
             }
             if rule != Verification::Coupled {
-                variance += acceptance.add(round, &forecast(rule, round.draft, round.p));
+                let forecast = forecast(rule, round.draft, round.p);
+                acceptance.add(round, &forecast);
+                law = sum_of(&law, &forecast);
             }
         })?;
         places.extend(open);
         watch.advance(1);
     }
-    if variance > 0.0 {
-        acceptance.p_value = two_sided((acceptance.accepted as f64 - acceptance.predicted) / variance.sqrt());
-    }
+    acceptance.p_value = two_sided(&law, acceptance.accepted);
     Ok((acceptance, places))
 }
 
 impl Acceptance {
-    /// Takes in a round with the probability of each number of accepted tokens; returns the variance of that number.
-    fn add(&mut self, round: &Round<'_>, forecast: &[f64]) -> f64 {
+    /// Takes in a round with the probability of each number of accepted tokens.
+    fn add(&mut self, round: &Round<'_>, forecast: &[f64]) {
         let mean: f64 = forecast.iter().zip(0..).map(|(p, n)| p * f64::from(n)).sum();
-        let square: f64 = forecast.iter().zip(0..).map(|(p, n)| p * f64::from(n * n)).sum();
         self.rounds += 1;
         self.drafted += round.draft.len();
         self.accepted += round.num_accepted;
@@ -126,7 +126,6 @@ impl Acceptance {
             position.accepted += usize::from(round.num_accepted > i);
             position.predicted += forecast[i + 1..].iter().sum::<f64>();
         }
-        (square - mean * mean).max(0.0)
     }
 }
 

@@ -107,6 +107,10 @@ impl Model for FaultyTarget {
         self.inner.info()
     }
 
+    fn read_weights(&self) {
+        self.inner.read_weights();
+    }
+
     fn op_times(&self) -> Vec<(&'static str, Duration)> {
         self.inner.op_times()
     }
@@ -118,6 +122,14 @@ struct Liar(Arc<dyn Drafter>);
 impl Drafter for Liar {
     fn new_state(&self) -> Box<dyn DraftState> {
         self.0.new_state()
+    }
+
+    fn fork_state(&self, state: &mut dyn DraftState) -> Result<Box<dyn DraftState>> {
+        self.0.fork_state(state)
+    }
+
+    fn model(&self) -> Option<&Arc<dyn Model>> {
+        self.0.model()
     }
 
     fn prefill(&self, state: &mut dyn DraftState, tokens: &[u32], chunk: usize) -> Result<bool> {

@@ -174,7 +174,7 @@ fn divergence(
         near_tie: false,
     };
     if let (Some(said), Some(other)) = said {
-        let gap = alone[said as usize] - alone[other as usize];
+        let gap = logit_gap(pair.plain, params, &alone, (prompt, &plain.ids[..position]), (said, other))?;
         divergence.logit_gap = Some(gap);
         // Each of the two logits may be off by the noise.
         let slack = 2.0 * row_noise;
@@ -195,6 +195,31 @@ fn divergence(
         };
     }
     Ok(divergence)
+}
+
+/// How much higher one token's logit is than another's, after all that changes logits and before what filters.
+fn logit_gap(
+    engine: &Engine,
+    params: &SamplingParams,
+    row: &[f32],
+    (prompt, output): (&ProofPrompt, &[u32]),
+    (one, other): (u32, u32),
+) -> Result<f32> {
+    let unfiltered = SamplingParams {
+        temperature: 1.0,
+        top_n_sigma: 0.0,
+        top_k: 0,
+        top_p: 1.0,
+        typical_p: 1.0,
+        min_p: 0.0,
+        xtc: None,
+        mirostat: None,
+        ..params.clone()
+    };
+    let mut history = History::new(&prompt.ids);
+    output.iter().for_each(|&id| history.push(id));
+    let p = Sampler::new(&unfiltered, engine.vocab_size())?.distribution(row, &history)?;
+    Ok(p.log_prob(one) - p.log_prob(other))
 }
 
 /// The logits after `tokens`, of a pass whose last `rows` rows are scored together.

@@ -25,7 +25,7 @@ const MAX_FIRST: usize = 8;
 /// A first token is followed to the second where it is expected as often.
 const MIN_FIRST: f64 = 25.0;
 /// A cell is one outcome, or what is left where the expectation would be lower.
-const MIN_EXPECTED: f64 = 5.0;
+const MIN_EXPECTED: f64 = 10.0;
 
 /// What came next at one place, many times over.
 #[derive(Clone, Debug, Serialize)]
@@ -217,7 +217,7 @@ fn draw(
             let request = Request {
                 prompt: tokens,
                 params: &params,
-                max_tokens: 2 * (k + 1),
+                max_tokens: (2 * (k + 1)).max(params.min_tokens),
                 stops: &[],
                 ignore_eos: true,
             };

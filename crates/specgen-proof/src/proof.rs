@@ -1,7 +1,7 @@
 //! The checks in their order, and what came of them.
 
 use serde::Serialize;
-use specgen::{Engine, Result, SamplingParams, Verification};
+use specgen::{Engine, Error, Result, SamplingParams, Verification};
 
 use crate::{
     Fault, Watch,
@@ -108,9 +108,15 @@ impl Proof<'_> {
     /// Runs every check.
     ///
     /// # Errors
-    /// A failing model; parameters out of range; prompts beyond the context.
+    /// A failing model; parameters out of range; prompts beyond the context; a plan that goes by time, of which no two
+    /// proofs would be alike.
     pub fn run(&self, watch: &dyn Watch) -> Result<Report> {
         let options = &self.options;
+        if self.engine.plan().goes_by_time() {
+            let problem =
+                "a proof is of drafts of the same lengths every time; choose another plan than `auto`";
+            return Err(Error::InvalidArgument(problem.into()));
+        }
         let plain = identity::plain(self.engine);
         let faulty = options.fault.map(|fault| {
             let target = fault.in_target(self.engine.target().clone());

@@ -81,6 +81,14 @@ impl Drafter for RecordedDrafter {
         self.inner.new_state()
     }
 
+    fn fork_state(&self, state: &mut dyn DraftState) -> Result<Box<dyn DraftState>> {
+        self.inner.fork_state(state)
+    }
+
+    fn model(&self) -> Option<&Arc<dyn Model>> {
+        self.inner.model()
+    }
+
     fn prefill(&self, state: &mut dyn DraftState, tokens: &[u32], chunk: usize) -> Result<bool> {
         self.inner.prefill(state, tokens, chunk)
     }

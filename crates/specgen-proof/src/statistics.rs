@@ -1,10 +1,7 @@
 //! Tests of observed counts against an expected law.
 
 use serde::Serialize;
-use statrs::{
-    distribution::{ChiSquared, ContinuousCDF},
-    function::erf::erfc,
-};
+use statrs::distribution::{ChiSquared, ContinuousCDF};
 
 /// Pearson's χ² against the largest value chance explains: returns `(statistic, limit)`, where the statistic exceeds
 /// the limit with probability about 1e-7 if the counts follow `expected` (probabilities that sum to 1). Cells with
@@ -71,9 +68,22 @@ pub fn g_test(cells: &[(usize, f64)]) -> GTest {
     GTest { g, degrees_of_freedom, p_value, detectable_bias }
 }
 
-/// How likely a standard normal number is at least as far from 0 as `z`.
-pub fn two_sided(z: f64) -> f64 {
-    erfc(z.abs() / std::f64::consts::SQRT_2)
+/// The law of the sum of two independent whole numbers with these laws, each from 0 on.
+pub fn sum_of(a: &[f64], b: &[f64]) -> Vec<f64> {
+    let mut law = vec![0.0; a.len() + b.len() - 1];
+    for (i, p) in a.iter().enumerate() {
+        for (j, q) in b.iter().enumerate() {
+            law[i + j] += p * q;
+        }
+    }
+    law
+}
+
+/// How likely a number of this law is at least as far out as `found`, on either side.
+pub fn two_sided(law: &[f64], found: usize) -> f64 {
+    let below: f64 = law.iter().take(found + 1).sum();
+    let above: f64 = law.iter().skip(found).sum();
+    (2.0 * below.min(above)).min(1.0)
 }
 
 #[cfg(test)]
@@ -109,6 +119,16 @@ mod tests {
     fn what_cannot_be_is_never_likely() {
         assert_eq!(g_test(&[(99, 100.0), (1, 0.0)]).p_value, 0.0);
         assert_eq!(g_test(&[(100, 100.0)]).p_value, 1.0);
-        assert!((two_sided(1.959_964) - 0.05).abs() < 1e-6);
+    }
+
+    #[test]
+    fn sums_of_coins_are_binomial() {
+        let coin = [0.5, 0.5];
+        let four = sum_of(&sum_of(&coin, &coin), &sum_of(&coin, &coin));
+        assert_eq!(four, [1.0, 4.0, 6.0, 4.0, 1.0].map(|n| n / 16.0));
+        assert_eq!([0, 1, 2, 4].map(|found| two_sided(&four, found)), [0.125, 0.625, 1.0, 0.125]);
+        // One rejection where 0.04 were expected is no proof of anything, whatever a normal law would say.
+        let certain = (0..100).fold(vec![1.0], |law, _| sum_of(&law, &[0.0004, 0.9996]));
+        assert!(two_sided(&certain, 99) > 0.05);
     }
 }

@@ -43,10 +43,14 @@ impl Answers {
             return Err(UsageError(problem).into());
         }
         let mut file = open_alone(path)?;
-        let text = std::fs::read_to_string(path).with_context(|| name.to_string())?;
-        let (whole, torn) = text.split_at(text.rfind('\n').map_or(0, |end| end + 1));
+        let bytes = std::fs::read(path).with_context(|| name.to_string())?;
+        // It may be torn within a character.
+        let (whole, torn) =
+            bytes.split_at(bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1));
+        let whole =
+            std::str::from_utf8(whole).with_context(|| format!("{name}: no answers of `specgen batch`"))?;
         // A record that was being written when the power went; anything else is somebody's.
-        if !torn.starts_with(RECORD) && !RECORD.starts_with(torn) {
+        if !torn.starts_with(RECORD.as_bytes()) && !RECORD.as_bytes().starts_with(torn) {
             bail!("{name}: the last line is no answer of `specgen batch`; give another file for the answers");
         }
         let (mut kept, mut done) = (String::new(), HashSet::new());
@@ -77,7 +81,7 @@ impl Answers {
                 kept = kept + record + "\n";
             }
         }
-        if kept != text {
+        if kept.as_bytes() != bytes {
             replace(path, &kept)?;
             file = open_alone(path)?;
         }
@@ -142,8 +146,9 @@ mod tests {
         answers.write(&json!({"line": 2, "hash": "h2", "error": "no"})).unwrap();
         answers.write(&record(1, "a")).unwrap();
         drop(answers);
-        let torn = std::fs::read_to_string(&path).unwrap() + r#"{"line": 4, "ha"#;
-        std::fs::write(&path, torn).unwrap();
+        let torn = std::fs::read_to_string(&path).unwrap() + "{\"line\":4,\"text\":\"caf";
+        // Cut within the é.
+        std::fs::write(&path, [torn.as_bytes(), &[0xc3]].concat()).unwrap();
 
         let (mut answers, done) = Answers::open(&path, &asked).unwrap();
         assert_eq!(done, HashSet::from([1, 3]));

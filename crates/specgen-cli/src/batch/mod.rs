@@ -19,7 +19,7 @@ use self::{
     request::{Request, Start},
 };
 use crate::{
-    args::{BatchArgs, UsageError},
+    args::{BatchArgs, RunArgs, UsageError},
     interrupt::{self, Answering},
     output::note,
     progress, prompt,
@@ -88,7 +88,14 @@ pub(crate) fn run(args: &BatchArgs) -> Result<ExitCode> {
     let input = input.trim_start_matches('\u{feff}');
     // What a text depends on beside its line.
     let target = args.model.target.as_deref().unwrap_or(specgen::DEFAULT_MODEL);
-    let rest = format!("{target} {of_all:?} {} {:?} {}", args.max_tokens, args.stop, args.ignore_eos);
+    let RunArgs { context, device, kv, files, .. } = &args.model.run;
+    let rest = format!(
+        "{target} {of_all:?} {} {:?} {} {context:?} {device} {kv:?} {:?}",
+        args.max_tokens,
+        args.stop,
+        args.ignore_eos,
+        files.overrides()
+    );
     let lines: Vec<Line> = (1..)
         .zip(input.lines())
         .filter(|(_, text)| !text.trim().is_empty())
@@ -120,8 +127,9 @@ pub(crate) fn run(args: &BatchArgs) -> Result<ExitCode> {
     let ended = batch.run(&answering);
     batch.bar.finish_and_clear();
     let Batch { answers, tally, queue, running, .. } = batch;
-    answers.close()?;
+    // What failed to be written whole is better left at the end.
     ended?;
+    answers.close()?;
     if !args.quiet {
         let time = start.elapsed().as_secs_f64();
         let left = match queue.len() + running.len() {

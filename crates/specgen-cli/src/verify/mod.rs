@@ -112,21 +112,59 @@ struct Verified<'a> {
     report: &'a Report,
 }
 
-/// The settings that shape the distribution, in words.
+/// The settings that shape the distribution, in words: those that are on.
 fn sampling(params: &SamplingParams) -> String {
-    let default = SamplingParams::greedy();
-    let mut words = vec![format!("temperature {}", params.temperature)];
-    let mut add = |name: &str, value: f32, off: f32| {
-        if value != off {
-            words.push(format!("{name} {value}"));
-        }
-    };
-    add("top-k", params.top_k as f32, default.top_k as f32);
-    add("top-p", params.top_p, default.top_p);
-    add("min-p", params.min_p, default.min_p);
-    add("typical-p", params.typical_p, default.typical_p);
-    words.push(format!("seed {}", params.seed.unwrap_or(FIRST_SEED)));
-    words.join(", ")
+    let off = SamplingParams::greedy();
+    // Without `..`: a setting that is new must be told too.
+    let SamplingParams {
+        temperature,
+        top_n_sigma,
+        top_k,
+        top_p,
+        typical_p,
+        min_p,
+        xtc,
+        mirostat,
+        repetition_penalty,
+        presence_penalty,
+        frequency_penalty,
+        penalty_last_n,
+        dry,
+        logit_bias,
+        processors,
+        no_repeat_ngram,
+        bad_words,
+        min_tokens,
+        grammar: _,
+        seed,
+        verify: _,
+        logprobs: _,
+        prompt_logprobs: _,
+    } = params;
+    let told = [
+        Some(format!("temperature {temperature}")),
+        (*top_n_sigma != off.top_n_sigma).then(|| format!("top-n-sigma {top_n_sigma}")),
+        (*top_k != off.top_k).then(|| format!("top-k {top_k}")),
+        (*top_p != off.top_p).then(|| format!("top-p {top_p}")),
+        (*typical_p != off.typical_p).then(|| format!("typical-p {typical_p}")),
+        (*min_p != off.min_p).then(|| format!("min-p {min_p}")),
+        xtc.as_ref().map(|xtc| format!("XTC {} from {}", xtc.probability, xtc.threshold)),
+        mirostat.as_ref().map(|mirostat| format!("mirostat tau {} eta {}", mirostat.tau, mirostat.eta)),
+        (*repetition_penalty != off.repetition_penalty)
+            .then(|| format!("repetition penalty {repetition_penalty}")),
+        (*presence_penalty != off.presence_penalty).then(|| format!("presence penalty {presence_penalty}")),
+        (*frequency_penalty != off.frequency_penalty)
+            .then(|| format!("frequency penalty {frequency_penalty}")),
+        (*penalty_last_n != off.penalty_last_n).then(|| format!("penalties over {penalty_last_n} tokens")),
+        dry.as_ref().map(|dry| format!("DRY {}", dry.multiplier)),
+        (!logit_bias.is_empty()).then(|| format!("{} biased tokens", logit_bias.len())),
+        (!processors.is_empty()).then(|| format!("{} processors", processors.len())),
+        (*no_repeat_ngram != off.no_repeat_ngram).then(|| format!("no {no_repeat_ngram}-gram twice")),
+        (!bad_words.is_empty()).then(|| format!("{} bad words", bad_words.len())),
+        (*min_tokens != off.min_tokens).then(|| format!("at least {min_tokens} tokens")),
+        Some(format!("seed {}", seed.unwrap_or(FIRST_SEED))),
+    ];
+    told.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 /// The parameters with their phrases as tokens.

@@ -83,7 +83,9 @@ impl Role {
 pub(crate) fn curve(model: &dyn Model, role: Role, place: &Place<'_>) -> Result<CostCurve> {
     let key = place.key(role);
     let path = place.dir.join(format!("{:016x}.json", fingerprint(&key)));
-    let kept = match Measured::read(&path, &key) {
+    // A short context may have had no room for all rows.
+    let whole = |kept: &Measured| kept.passes.len() == role.rows().len();
+    let kept = match Measured::read(&path, &key).filter(whole) {
         // A target's times are corrected as it runs; a draft that seems too dear is not run at all.
         Some(kept) if role == Role::Target || kept.is_still_so(model)? => Some(kept),
         _ => None,
