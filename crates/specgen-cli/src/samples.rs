@@ -90,6 +90,18 @@ pub(crate) fn run(
         }
     }
     bar.finish_and_clear();
+    // A pass that fails for all is told with one of them.
+    let failure = found.iter().find_map(|sample| sample.error.clone());
+    if let (false, Some(failure)) = (answering.is_interrupted(), failure) {
+        let is_cut = |(i, sample): &(usize, &mut Sample)| {
+            samples.finish_reason(*i).is_none() && sample.error.is_none()
+        };
+        found
+            .iter_mut()
+            .enumerate()
+            .filter(is_cut)
+            .for_each(|(_, sample)| sample.error = Some(failure.clone()));
+    }
 
     if wanted.json {
         let sequences = samples.sequences();

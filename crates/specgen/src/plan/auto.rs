@@ -1,4 +1,5 @@
-//! The plan that goes by time: measured costs, observed acceptance, and an off state that asks again now and then.
+//! The plan that goes by time: measured costs, observed acceptance, and an off state that asks again now and then, while
+//! taking in what the drafter has missed costs no more than a probe may.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
