@@ -135,7 +135,7 @@ pub(crate) struct Rows<L> {
     /// Blocks of 256: [`LESS`] times the negated sums over runs of 16.
     less: *const i32,
     /// Blocks of 256: their sums.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "read where several rows are folded at once"))]
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "read there only"))]
     total: *const i32,
     /// Sums over sub-blocks, or over the whole block where there are none.
     sums: *const i16,
