@@ -329,13 +329,8 @@ pub(crate) struct BatchArgs {
     #[arg(short = 'p', long, value_name = "N", default_value_t = 4)]
     #[arg(allow_negative_numbers = true, value_parser = |s: &str| within(s, 1, MAX_SAMPLES))]
     pub(crate) parallel: usize,
-    /// Tokens to generate at most, per answer
-    #[arg(short = 'n', long, value_name = "N", default_value_t = DEFAULT_MAX_TOKENS)]
-    #[arg(allow_negative_numbers = true, value_parser = whole::<usize>)]
-    pub(crate) max_tokens: usize,
-    /// End before this string; may be given more than once
-    #[arg(long, value_name = "S", value_parser = NonEmptyStringValueParser::new(), allow_hyphen_values = true)]
-    pub(crate) stop: Vec<String>,
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
     /// Go on past the tokens that end a text
     #[arg(long)]
     pub(crate) ignore_eos: bool,
@@ -348,9 +343,9 @@ pub(crate) struct BatchArgs {
     pub(crate) sampling: SamplingArgs,
 }
 
-/// What a text looks like, for one answer or many.
+/// Where an answer ends at the latest.
 #[derive(Debug, Args)]
-pub(crate) struct TextArgs {
+pub(crate) struct LimitArgs {
     /// Tokens to generate at most, per answer
     #[arg(short = 'n', long, value_name = "N", default_value_t = DEFAULT_MAX_TOKENS)]
     #[arg(allow_negative_numbers = true, value_parser = whole::<usize>)]
@@ -358,6 +353,13 @@ pub(crate) struct TextArgs {
     /// End before this string; may be given more than once
     #[arg(long, value_name = "S", value_parser = NonEmptyStringValueParser::new(), allow_hyphen_values = true)]
     pub(crate) stop: Vec<String>,
+}
+
+/// What a text looks like, for one answer or many.
+#[derive(Debug, Args)]
+pub(crate) struct TextArgs {
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
     /// The system message
     #[arg(long, value_name = "S")]
     pub(crate) system: Option<String>,

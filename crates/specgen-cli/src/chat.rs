@@ -10,7 +10,7 @@ use crate::{
     args::ChatArgs,
     input::{Input, Line},
     interrupt::{Conversation, HOW_TO_LEAVE},
-    output::{ClosedOutput, chain, closing_line, counted, note, replay, stream},
+    output::{ClosedOutput, chain, closing_line, counted, note, replay_of, stream},
     progress,
 };
 
@@ -28,8 +28,8 @@ pub(crate) fn run(args: &ChatArgs) -> Result<ExitCode> {
     let engine = &loaded.engine;
     engine.need_chat_template().context("cannot chat")?;
     let mut chat = Chat {
-        session: engine.session(params)?.with_stops(&args.text.stop),
-        max_tokens: args.text.max_tokens,
+        session: engine.session(params)?.with_stops(&args.text.limits.stop),
+        max_tokens: args.text.limits.max_tokens,
         system: args.text.system.clone(),
         turns: Vec::new(),
         last: None,
@@ -145,7 +145,7 @@ impl Chat {
         let mut generation = self.session.generate(&messages[..], self.max_tokens).map_err(explain)?;
         let answer = stream(&mut generation, true)?;
         let stats = generation.stats();
-        let line = closing_line(stats, replay(&generation, &engine), answer.ending);
+        let line = closing_line(stats, replay_of(&generation, &engine), answer.ending);
         self.last = Some(Last { line, tokens: total(stats) });
 
         if total(stats) >= context_len {

@@ -8,7 +8,7 @@ use specgen::{Prompt, Verification, chat::Message};
 use crate::{
     args::{GenerateArgs, UsageError},
     interrupt,
-    output::{JsonAnswer, JsonStats, closing_line, note, print_json, replay, stream},
+    output::{JsonAnswer, JsonStats, closing_line, note, print_json, replay_of, stream},
     progress, prompt,
     samples::{self, Wanted},
     tokens::{json_logprobs, json_prompt_logprobs},
@@ -34,23 +34,24 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
     let loaded = args.model.load(num_samples, &*progress::reporter(args.text.quiet))?;
     let engine = &loaded.engine;
     let session = engine.session(params)?;
-    let mut session = session.with_stops(&args.text.stop).with_ignore_eos(args.ignore_eos);
+    let mut session = session.with_stops(&args.text.limits.stop).with_ignore_eos(args.ignore_eos);
 
     let messages = messages(args.text.system.as_deref(), &text);
     let prompt = if args.raw { Prompt::Text(&text) } else { Prompt::Messages(&messages) };
     if num_samples > 1 || (args.json && args.num_samples.is_some()) {
-        let samples = session.generate_many(prompt, args.text.max_tokens, num_samples)?;
+        let samples = session.generate_many(prompt, args.text.limits.max_tokens, num_samples)?;
         let wanted = Wanted {
+            engine,
+            draft: &loaded.draft,
             num_samples,
             json: args.json,
             quiet: args.text.quiet,
             logprobs: wants_logprobs,
             prompt_logprobs: wants_prompt_logprobs,
-            by_time: engine.plan().goes_by_time(),
         };
-        return samples::run(samples, engine, &loaded.draft, &wanted);
+        return samples::run(samples, &wanted);
     }
-    let mut generation = session.generate(prompt, args.text.max_tokens)?;
+    let mut generation = session.generate(prompt, args.text.limits.max_tokens)?;
     let answer = stream(&mut generation, !args.json)?;
 
     let (stats, seed, verification) = (generation.stats(), generation.seed(), generation.verification());
@@ -75,7 +76,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
             stats: JsonStats::from(stats),
         })?;
     } else if !args.text.quiet {
-        note(format_args!("{}", closing_line(stats, replay(&generation, engine), answer.ending)));
+        note(format_args!("{}", closing_line(stats, replay_of(&generation, engine), answer.ending)));
     }
     Ok(if answer.is_interrupted() { interrupt::exit_code() } else { ExitCode::SUCCESS })
 }

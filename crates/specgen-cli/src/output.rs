@@ -127,11 +127,15 @@ fn stream_pieces(
     Ok(INTERRUPTED)
 }
 
-/// The seed and the verification that give the same text again, where randomness played a part and the clock none.
-pub(crate) fn replay(generation: &Generation<'_>, engine: &Engine) -> Option<(u64, Verification)> {
-    let verification = generation.verification();
+/// The seed and the verification that give a text drawn by them again, where the clock had no part in it.
+pub(crate) fn replay(engine: &Engine, seed: u64, verification: Verification) -> Option<(u64, Verification)> {
     let by_time = engine.plan().goes_by_time() && verification != Verification::Coupled;
-    (generation.is_random() && !by_time).then_some((generation.seed(), verification))
+    (!by_time).then_some((seed, verification))
+}
+
+/// [`replay`] of a generation, where randomness played a part.
+pub(crate) fn replay_of(generation: &Generation<'_>, engine: &Engine) -> Option<(u64, Verification)> {
+    replay(engine, generation.seed(), generation.verification()).filter(|_| generation.is_random())
 }
 
 /// A generation in one line: the prompt with its time, the text with its own, the first token from the request on.

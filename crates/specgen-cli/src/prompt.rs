@@ -3,8 +3,40 @@
 use std::io::{IsTerminal, Read};
 
 use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+use specgen::{Prompt, chat::Message};
 
 use crate::args::UsageError;
+
+/// What a text starts from, as files of prompts and of requests say it.
+#[derive(Debug)]
+pub(crate) enum Start {
+    Text(String),
+    Messages(Vec<Message>),
+}
+
+impl Start {
+    pub(crate) fn prompt(&self) -> Prompt<'_> {
+        match self {
+            Self::Text(text) => Prompt::Text(text),
+            Self::Messages(messages) => Prompt::Messages(messages),
+        }
+    }
+}
+
+/// A message in such a file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Turn {
+    role: String,
+    content: String,
+}
+
+impl From<Turn> for Message {
+    fn from(turn: Turn) -> Self {
+        Self::new(&turn.role, &turn.content)
+    }
+}
 
 /// More text than any context holds; what is longer is no prompt, and may never end.
 pub(crate) const MAX_PROMPT_BYTES: u64 = 64 << 20;

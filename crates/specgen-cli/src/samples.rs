@@ -4,24 +4,25 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use serde::Serialize;
-use specgen::{Engine, Samples, Verification, sampling::TokenLogprobs};
+use specgen::{Engine, Samples, sampling::TokenLogprobs};
 
 use crate::{
     interrupt::{self, Answering},
-    output::{INTERRUPTED, JsonStats, chain, closing_line, note, print, print_json},
+    output::{INTERRUPTED, JsonStats, chain, closing_line, note, print, print_json, replay},
     progress,
     tokens::{JsonToken, json_logprobs, json_prompt_logprobs},
 };
 
 /// What is made of the samples.
-pub(crate) struct Wanted {
+pub(crate) struct Wanted<'a> {
+    pub(crate) engine: &'a Engine,
+    /// Who drafts, as the user would write it.
+    pub(crate) draft: &'a str,
     pub(crate) num_samples: usize,
     pub(crate) json: bool,
     pub(crate) quiet: bool,
     pub(crate) logprobs: bool,
     pub(crate) prompt_logprobs: bool,
-    /// Whether the clock has a part in the texts.
-    pub(crate) by_time: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -61,12 +62,8 @@ struct Sample {
 ///
 /// # Errors
 /// A failing prompt or stdout. What fails for one sample is told with it, and makes the exit code.
-pub(crate) fn run(
-    mut samples: Samples<'_>,
-    engine: &Engine,
-    draft: &str,
-    wanted: &Wanted,
-) -> Result<ExitCode> {
+pub(crate) fn run(mut samples: Samples<'_>, wanted: &Wanted<'_>) -> Result<ExitCode> {
+    let engine = wanted.engine;
     let answering = Answering::begin();
     let mut found: Vec<Sample> = (0..wanted.num_samples).map(|_| Sample::default()).collect();
     let bar = progress::tally("tokens", wanted.quiet);
@@ -81,7 +78,17 @@ pub(crate) fn run(
                 found[i].text += &piece.text;
                 found[i].tokens.push((piece.id, piece.logprobs));
             }
-            Err(error) => found[i].error = Some(chain(&error.into())),
+            Err(error) => {
+                let error = chain(&error.into());
+                // What fails for all ends all, and is told with one of them.
+                let is_cut = |j: usize| samples.is_done(j) && samples.finish_reason(j).is_none();
+                for (j, sample) in found.iter_mut().enumerate() {
+                    if j != i && is_cut(j) {
+                        sample.error.get_or_insert_with(|| error.clone());
+                    }
+                }
+                found[i].error = Some(error);
+            }
         }
         // In order, as soon as those before it are told too.
         while !wanted.json && num_shown < found.len() && is_whole(&samples, &found, num_shown) {
@@ -90,18 +97,6 @@ pub(crate) fn run(
         }
     }
     bar.finish_and_clear();
-    // A pass that fails for all is told with one of them.
-    let failure = found.iter().find_map(|sample| sample.error.clone());
-    if let (false, Some(failure)) = (answering.is_interrupted(), failure) {
-        let is_cut = |(i, sample): &(usize, &mut Sample)| {
-            samples.finish_reason(*i).is_none() && sample.error.is_none()
-        };
-        found
-            .iter_mut()
-            .enumerate()
-            .filter(is_cut)
-            .for_each(|(_, sample)| sample.error = Some(failure.clone()));
-    }
 
     if wanted.json {
         let sequences = samples.sequences();
@@ -121,7 +116,7 @@ pub(crate) fn run(
             prompt_token_ids: samples.prompt_tokens(),
             verify: sequences[0].verification().name(),
             model: engine.name(),
-            draft,
+            draft: wanted.draft,
             prompt_logprobs: json_prompt_logprobs(
                 engine,
                 samples.prompt_tokens(),
@@ -161,7 +156,7 @@ fn ending(samples: &Samples<'_>, found: &[Sample], i: usize) -> &'static str {
 }
 
 /// A sample under its heading; what it took, or what failed, on stderr.
-fn show(samples: &Samples<'_>, found: &[Sample], i: usize, wanted: &Wanted) -> Result<()> {
+fn show(samples: &Samples<'_>, found: &[Sample], i: usize, wanted: &Wanted<'_>) -> Result<()> {
     let (sequence, sample) = (&samples.sequences()[i], &found[i]);
     let gap = if i > 0 { "\n" } else { "" };
     let end = if sample.text.is_empty() || sample.text.ends_with('\n') { "" } else { "\n" };
@@ -171,9 +166,7 @@ fn show(samples: &Samples<'_>, found: &[Sample], i: usize, wanted: &Wanted) -> R
         Some(error) => note(format_args!("specgen: error: sample {}: {error}", i + 1)),
         None if wanted.quiet => {}
         None => {
-            let verification = sequence.verification();
-            let is_repeatable = !wanted.by_time || verification == Verification::Coupled;
-            let replay = is_repeatable.then_some((sequence.seed(), verification));
+            let replay = replay(wanted.engine, sequence.seed(), sequence.verification());
             note(format_args!("{}", closing_line(sequence.stats(), replay, ending(samples, found, i))));
         }
     }

@@ -4,7 +4,10 @@
 //! each number of accepted tokens can be worked out. Over many rounds the accepted tokens must be those expected, or
 //! the rule was not given what it was said to be given: the `p` of another position, noise that is not fresh.
 
-use std::sync::Arc;
+use std::{
+    mem,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use serde::Serialize;
 use specgen::{
@@ -18,8 +21,8 @@ use specgen::{
 use crate::{
     ProofPrompt, Watch,
     enumeration::{EnumChooser, enumerate},
-    recorder::{RecordedDrafter, RecordedTarget},
     statistics::{sum_of, two_sided},
+    through::{DrafterThrough, TargetThrough},
 };
 
 /// A rule on sampled texts.
@@ -139,6 +142,18 @@ struct Round<'a> {
     num_accepted: usize,
 }
 
+/// What the last round drafted and scored.
+#[derive(Default)]
+struct Seen {
+    draft: Draft,
+    logits: Vec<Vec<f32>>,
+}
+
+/// What is guarded is whole whatever panicked.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Runs one text to `tokens` tokens and shows each round to `see`.
 fn run(
     engine: &Engine,
@@ -147,9 +162,22 @@ fn run(
     tokens: usize,
     mut see: impl FnMut(&Round<'_>),
 ) -> Result<()> {
-    let target = Arc::new(RecordedTarget::new(engine.target().clone()));
-    let drafter = Arc::new(RecordedDrafter::new(engine.drafter().clone()));
-    let engine = engine.with_target(target.clone()).with_drafter(drafter.clone(), engine.plan().clone());
+    let seen = Arc::new(Mutex::new(Seen::default()));
+    let target = TargetThrough::new(engine.target().clone(), {
+        let seen = seen.clone();
+        move |_, out| {
+            lock(&seen).logits = (0..out.num_rows(0)).map(|row| out.logits(0, row).to_vec()).collect()
+        }
+    });
+    let drafter = DrafterThrough::new(engine.drafter().clone(), {
+        let seen = seen.clone();
+        move |drafts| {
+            if let Some(Ok(draft)) = drafts.first() {
+                lock(&seen).draft = draft.clone();
+            }
+        }
+    });
+    let engine = engine.with_target(target).with_drafter(drafter, engine.plan().clone());
     let sampler = Sampler::new(params, engine.vocab_size())?;
     let mut history = History::new(&prompt.ids);
     let request = specgen::Request {
@@ -166,10 +194,9 @@ fn run(
     while sequence.finish_reason().is_none() {
         let before = sequence.tokens().len();
         rounds.step(&mut [&mut sequence])?.into_iter().collect::<Result<()>>()?;
-        let (mut draft, logits) = (drafter.take(), target.take());
+        let Seen { mut draft, logits } = mem::take(&mut *lock(&seen));
         // A plan may have dropped guesses at its end.
-        draft.tokens.truncate(logits.len() - 1);
-        draft.q.truncate(logits.len() - 1);
+        draft.truncate(logits.len() - 1);
 
         let mut p = Vec::with_capacity(logits.len());
         for (i, row) in logits.iter().enumerate() {

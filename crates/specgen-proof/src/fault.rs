@@ -1,14 +1,15 @@
 //! Faults to plant, so that a proof is seen to fail where it should.
 
-use std::{fmt, str::FromStr, sync::Arc, time::Duration};
+use std::{fmt, str::FromStr, sync::Arc};
 
 use specgen::{
     Error, Result,
-    cache::KvCache,
     distribution::Distribution,
-    draft::{Committed, Draft, DraftRequest, DraftState, Drafter},
-    model::{Batch, Model, ModelInfo, Output},
+    draft::Drafter,
+    model::{Batch, Model, Output},
 };
+
+use crate::through::{DrafterThrough, TargetThrough};
 
 /// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,13 +39,32 @@ impl Fault {
     pub(crate) fn in_target(self, target: Arc<dyn Model>) -> Arc<dyn Model> {
         match self {
             Self::FalseQ => target,
-            Self::RowsDiffer | Self::ShortCache => Arc::new(FaultyTarget { inner: target, fault: self }),
+            Self::RowsDiffer => TargetThrough::new(target, |batch, out| {
+                each_slice(batch, out, |rows| {
+                    // A nudge that grows with the row, on every third id.
+                    for (i, row) in rows.iter_mut().enumerate() {
+                        row.iter_mut().step_by(3).for_each(|logit| *logit += 0.3 * i as f32);
+                    }
+                });
+            }),
+            Self::ShortCache => TargetThrough::new(target, |batch, out| {
+                each_slice(batch, out, |rows| {
+                    // Each row says what the one before it should have.
+                    if rows.len() > 1 {
+                        rows.rotate_right(1);
+                        rows[0] = rows[1].clone();
+                    }
+                });
+            }),
         }
     }
 
     pub(crate) fn in_drafter(self, drafter: Arc<dyn Drafter>) -> Arc<dyn Drafter> {
         match self {
-            Self::FalseQ => Arc::new(Liar(drafter)),
+            Self::FalseQ => DrafterThrough::new(drafter, |drafts| {
+                let all = drafts.iter_mut().flatten().flat_map(|draft| &mut draft.q);
+                all.for_each(|q| *q = distorted(q));
+            }),
             Self::RowsDiffer | Self::ShortCache => drafter,
         }
     }
@@ -67,86 +87,14 @@ impl FromStr for Fault {
     }
 }
 
-/// [`Fault::RowsDiffer`] and [`Fault::ShortCache`].
-struct FaultyTarget {
-    inner: Arc<dyn Model>,
-    fault: Fault,
-}
-
-impl Model for FaultyTarget {
-    fn forward(&self, batch: &mut Batch<'_>, out: &mut Output) -> Result<()> {
-        self.inner.forward(batch, out)?;
-        let vocab_size = self.info().vocab_size;
-        let rows: Vec<Vec<Vec<f32>>> = (0..batch.slices.len())
-            .map(|slice| (0..out.num_rows(slice)).map(|row| out.logits(slice, row).to_vec()).collect())
-            .collect();
-        out.begin(batch, vocab_size);
-        for mut slice in rows {
-            match self.fault {
-                // A nudge that grows with the row, on every third id.
-                Fault::RowsDiffer => slice.iter_mut().enumerate().for_each(|(i, row)| {
-                    row.iter_mut().step_by(3).for_each(|logit| *logit += 0.3 * i as f32);
-                }),
-                // Each row says what the one before it should have.
-                Fault::ShortCache if slice.len() > 1 => {
-                    slice.rotate_right(1);
-                    slice[0] = slice[1].clone();
-                }
-                Fault::ShortCache | Fault::FalseQ => {}
-            }
-            slice.iter().for_each(|row| out.push_row(row));
-        }
-        Ok(())
-    }
-
-    fn new_cache(&self) -> KvCache {
-        self.inner.new_cache()
-    }
-
-    fn info(&self) -> &ModelInfo {
-        self.inner.info()
-    }
-
-    fn read_weights(&self) {
-        self.inner.read_weights();
-    }
-
-    fn op_times(&self) -> Vec<(&'static str, Duration)> {
-        self.inner.op_times()
-    }
-}
-
-/// [`Fault::FalseQ`].
-struct Liar(Arc<dyn Drafter>);
-
-impl Drafter for Liar {
-    fn new_state(&self) -> Box<dyn DraftState> {
-        self.0.new_state()
-    }
-
-    fn fork_state(&self, state: &mut dyn DraftState) -> Result<Box<dyn DraftState>> {
-        self.0.fork_state(state)
-    }
-
-    fn model(&self) -> Option<&Arc<dyn Model>> {
-        self.0.model()
-    }
-
-    fn prefill(&self, state: &mut dyn DraftState, tokens: &[u32], chunk: usize) -> Result<bool> {
-        self.0.prefill(state, tokens, chunk)
-    }
-
-    fn draft(&self, requests: &mut [DraftRequest<'_>]) -> Result<Vec<Result<Draft>>> {
-        let mut drafts = self.0.draft(requests)?;
-        for draft in drafts.iter_mut().flatten() {
-            draft.q.iter_mut().for_each(|q| *q = distorted(q));
-        }
-        Ok(drafts)
-    }
-
-    fn observe(&self, state: &mut dyn DraftState, committed: &Committed<'_>) {
-        self.0.observe(state, committed);
-    }
+/// Changes the rows of each slice.
+fn each_slice(batch: &Batch<'_>, out: &mut Output, change: impl Fn(&mut Vec<Vec<f32>>)) {
+    let rows_of = |slice| (0..out.num_rows(slice)).map(|row| out.logits(slice, row).to_vec()).collect();
+    let mut slices: Vec<Vec<Vec<f32>>> = (0..batch.slices.len()).map(rows_of).collect();
+    let Some(width) = slices.iter().flatten().next().map(Vec::len) else { return };
+    slices.iter_mut().for_each(change);
+    out.begin(batch, width);
+    slices.iter().flatten().for_each(|row| out.push_row(row));
 }
 
 /// A law that is surer than `q` was; one that was certain shares with its neighbour.

@@ -174,52 +174,31 @@ fn divergence(
         near_tie: false,
     };
     if let (Some(said), Some(other)) = said {
-        let gap = logit_gap(pair.plain, params, &alone, (prompt, &plain.ids[..position]), (said, other))?;
+        let mut history = History::new(&prompt.ids);
+        plain.ids[..position].iter().for_each(|&id| history.push(id));
+        let p = |params: &SamplingParams| {
+            Sampler::new(params, pair.plain.vocab_size())?.distribution(&alone, &history)
+        };
+        // After all that changes logits, and before what filters.
+        let logits = p(&SamplingParams { temperature: 1.0, ..params.clone().unfiltered() })?;
+        let gap = logits.log_prob(said) - logits.log_prob(other);
         divergence.logit_gap = Some(gap);
         // Each of the two logits may be off by the noise.
         let slack = 2.0 * row_noise;
         divergence.near_tie = match params.temperature {
             0.0 => gap.abs() < slack,
             temperature => {
-                let sampler = Sampler::new(params, pair.plain.vocab_size())?;
-                let mut history = History::new(&prompt.ids);
-                plain.ids[..position].iter().for_each(|&id| history.push(id));
-                let p = sampler.distribution(&alone, &history)?;
+                let p = p(params)?;
                 let weight = |id| f64::from(p.log_prob(id)).exp();
                 let favoured = (other, weight(other) * f64::from(slack / temperature).exp());
                 let mut race = [(said, weight(said)), favoured];
                 race.sort_by_key(|&(id, _)| id);
-                let mut noise = CoupledNoise::new(Noise::new(sampler.seed()), position as u64);
-                noise.pick(0, race.into_iter()) == Some(other)
+                let noise = Noise::new(params.seed.unwrap_or_default());
+                CoupledNoise::new(noise, position as u64).pick(0, race.into_iter()) == Some(other)
             }
         };
     }
     Ok(divergence)
-}
-
-/// How much higher one token's logit is than another's, after all that changes logits and before what filters.
-fn logit_gap(
-    engine: &Engine,
-    params: &SamplingParams,
-    row: &[f32],
-    (prompt, output): (&ProofPrompt, &[u32]),
-    (one, other): (u32, u32),
-) -> Result<f32> {
-    let unfiltered = SamplingParams {
-        temperature: 1.0,
-        top_n_sigma: 0.0,
-        top_k: 0,
-        top_p: 1.0,
-        typical_p: 1.0,
-        min_p: 0.0,
-        xtc: None,
-        mirostat: None,
-        ..params.clone()
-    };
-    let mut history = History::new(&prompt.ids);
-    output.iter().for_each(|&id| history.push(id));
-    let p = Sampler::new(&unfiltered, engine.vocab_size())?.distribution(row, &history)?;
-    Ok(p.log_prob(one) - p.log_prob(other))
 }
 
 /// The logits after `tokens`, of a pass whose last `rows` rows are scored together.

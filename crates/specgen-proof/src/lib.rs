@@ -19,9 +19,9 @@ mod fault;
 pub mod identity;
 pub mod outcomes;
 mod proof;
-mod recorder;
 pub mod rules;
 pub mod statistics;
+mod through;
 pub mod toy;
 
 pub use fault::Fault;

@@ -112,10 +112,18 @@ pub fn sample_seed(seed: u64, index: usize) -> u64 {
     if index == 0 {
         return seed;
     }
-    let z = seed.wrapping_add((index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    split_mix(seed.wrapping_add((index as u64 - 1).wrapping_mul(GOLDEN))) >> 11
+}
+
+/// What SplitMix64 adds to its state.
+const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+
+/// The next output of SplitMix64 from the state `z`.
+pub(crate) fn split_mix(z: u64) -> u64 {
+    let z = z.wrapping_add(GOLDEN);
     let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    (z ^ (z >> 31)) >> 11
+    z ^ (z >> 31)
 }
 
 /// Philox4x32 with ten rounds.

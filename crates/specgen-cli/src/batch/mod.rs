@@ -12,12 +12,9 @@ use std::{
 
 use anyhow::Result;
 use serde::Serialize;
-use specgen::{Engine, Memory, Prompt, Request as TextRequest, Rounds, SamplingParams, Sequence, Session};
+use specgen::{Engine, Memory, Request as TextRequest, Rounds, SamplingParams, Sequence, Session};
 
-use self::{
-    answers::Answers,
-    request::{Request, Start},
-};
+use self::{answers::Answers, request::Request};
 use crate::{
     args::{BatchArgs, RunArgs, UsageError},
     interrupt::{self, Answering},
@@ -91,8 +88,8 @@ pub(crate) fn run(args: &BatchArgs) -> Result<ExitCode> {
     let RunArgs { context, device, kv, files, .. } = &args.model.run;
     let rest = format!(
         "{target} {of_all:?} {} {:?} {} {context:?} {device} {kv:?} {:?}",
-        args.max_tokens,
-        args.stop,
+        args.limits.max_tokens,
+        args.limits.stop,
         args.ignore_eos,
         files.overrides()
     );
@@ -232,16 +229,12 @@ impl Batch<'_> {
     fn start(&mut self, mut request: Request, number: usize) -> Result<(Sequence, SamplingParams), String> {
         let told = |error: specgen::Error| error.to_string();
         let params = request.params(&self.of_all, number - 1)?;
-        let prompt = match request.start()? {
-            Start::Text(text) => self.session.encode(&Prompt::Text(&text)),
-            Start::Messages(messages) => self.session.encode(&Prompt::Messages(&messages)),
-        };
-        let prompt = prompt.map_err(told)?;
+        let prompt = self.session.encode(&request.start()?.prompt()).map_err(told)?;
         let text = TextRequest {
             prompt: &prompt,
             params: &params,
-            max_tokens: request.max_tokens.unwrap_or(self.args.max_tokens),
-            stops: &request.stops(&self.args.stop),
+            max_tokens: request.max_tokens.unwrap_or(self.args.limits.max_tokens),
+            stops: &request.stops(&self.args.limits.stop),
             ignore_eos: request.ignore_eos.unwrap_or(self.args.ignore_eos),
         };
         let mut memory = self.spare.pop();

@@ -11,6 +11,8 @@ use specgen::{
     sampling::{Dry, Logprobs, LogprobsMode, Mirostat, Phrase, Xtc},
 };
 
+use crate::prompt::{Start, Turn};
+
 /// A request as JSON. Fields have the names of the library's parameters; what is not given is as for all.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -21,7 +23,7 @@ pub(super) struct Request {
     /// Continued as it is.
     prompt: Option<String>,
     /// Through the chat template.
-    messages: Option<Vec<JsonMessage>>,
+    messages: Option<Vec<Turn>>,
     pub(super) max_tokens: Option<usize>,
     stop: Option<Stop>,
     pub(super) ignore_eos: Option<bool>,
@@ -60,23 +62,10 @@ pub(super) struct Request {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct JsonMessage {
-    role: String,
-    content: String,
-}
-
-#[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Stop {
     One(String),
     Many(Vec<String>),
-}
-
-/// What a text starts from.
-pub(super) enum Start {
-    Text(String),
-    Messages(Vec<Message>),
 }
 
 /// The id that the user gave a line, if it can be read at all.
@@ -99,10 +88,7 @@ impl Request {
     pub(super) fn start(&mut self) -> Result<Start, String> {
         match (self.prompt.take(), self.messages.take()) {
             (Some(text), None) => Ok(Start::Text(text)),
-            (None, Some(messages)) => {
-                let message = |message: &JsonMessage| Message::new(&message.role, &message.content);
-                Ok(Start::Messages(messages.iter().map(message).collect()))
-            }
+            (None, Some(messages)) => Ok(Start::Messages(messages.into_iter().map(Message::from).collect())),
             (None, None) => Err("neither prompt nor messages are given; one of them is wanted".into()),
             (Some(_), Some(_)) => Err("both prompt and messages are given; one of them is wanted".into()),
         }
@@ -126,10 +112,8 @@ impl Request {
         }
         if let Some(tau) = self.mirostat_tau {
             // It does what the filters of all do, as on the command line.
-            let off = SamplingParams::greedy();
-            (params.top_n_sigma, params.top_k, params.top_p) = (off.top_n_sigma, off.top_k, off.top_p);
-            (params.typical_p, params.min_p, params.xtc) = (off.typical_p, off.min_p, None);
-            params.mirostat = Some(Mirostat { tau, ..Mirostat::default() });
+            let mirostat = Some(Mirostat { tau, ..Mirostat::default() });
+            params = SamplingParams { mirostat, ..params.unfiltered() };
         }
         set!(temperature, top_n_sigma, top_k, top_p, typical_p, min_p);
         set!(repetition_penalty, presence_penalty, frequency_penalty, penalty_last_n);

@@ -6,6 +6,8 @@ use anyhow::{Context, Result, anyhow, bail};
 use serde::Deserialize;
 use specgen::{Prompt, chat::Message};
 
+use crate::prompt::{Start, Turn};
+
 /// What is measured where the user names no file: edits, retrieval, code, talk, JSON, translation.
 const BUILT_IN: &str = include_str!("../../prompts/prompts.jsonl");
 
@@ -25,13 +27,6 @@ struct Line {
     max_tokens: Option<NonZeroUsize>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Turn {
-    role: String,
-    content: String,
-}
-
 /// What a text starts from, and of what kind it is.
 #[derive(Debug)]
 pub(crate) struct BenchPrompt {
@@ -41,18 +36,9 @@ pub(crate) struct BenchPrompt {
     start: Start,
 }
 
-#[derive(Debug)]
-enum Start {
-    Text(String),
-    Messages(Vec<Message>),
-}
-
 impl BenchPrompt {
     pub(crate) fn prompt(&self) -> Prompt<'_> {
-        match &self.start {
-            Start::Text(text) => Prompt::Text(text),
-            Start::Messages(messages) => Prompt::Messages(messages),
-        }
+        self.start.prompt()
     }
 }
 
@@ -101,9 +87,7 @@ fn parse(name: &str, text: &str) -> Result<Vec<BenchPrompt>> {
             let start = match (line.prompt, line.messages.is_empty()) {
                 (Some(text), true) if text.is_empty() => bail!("{}: the prompt is empty", at()),
                 (Some(text), true) => Start::Text(text),
-                (None, false) => Start::Messages(
-                    line.messages.iter().map(|turn| Message::new(&turn.role, &turn.content)).collect(),
-                ),
+                (None, false) => Start::Messages(line.messages.into_iter().map(Message::from).collect()),
                 _ => bail!("{}: a prompt has either `messages` or `prompt`", at()),
             };
             let category = line.category.unwrap_or_else(|| "all".into());

@@ -7,7 +7,7 @@ mod vocabulary;
 use std::{cell::RefCell, fs::OpenOptions, io::IsTerminal, path::Path, process::ExitCode};
 
 use anyhow::{Context, Result};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use serde::Serialize;
 use specgen::{Engine, Plan, SamplingParams, Verification};
 use specgen_proof::{Options, Proof, ProofPrompt, Report, Watch};
@@ -55,7 +55,7 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<ExitCode> {
         let problem = "nothing drafts, so that there is nothing to verify; give a --draft and a -k above 0";
         return Err(UsageError(problem.into()).into());
     }
-    let vocabulary = Vocabulary::of(&loaded, args)?;
+    let vocabulary = Vocabulary::of(engine)?;
     let (params, prompts) = (spelled(engine, params)?, encoded(engine, &prompts, args.num_prompts)?);
     let options = Options {
         rules,
@@ -210,9 +210,7 @@ impl Watch for Bar {
             note(format_args!("{what} ..."));
             return;
         }
-        let style = ProgressStyle::with_template("{msg} {bar:24} {pos}/{len} eta {eta}");
-        let style = style.expect("the template above is well-formed").progress_chars("━╸─");
-        self.0.replace(Some(ProgressBar::new(total).with_style(style).with_message(what.to_owned())));
+        self.0.replace(Some(progress::counter(what, total, false)));
     }
 
     fn advance(&self, steps: u64) {

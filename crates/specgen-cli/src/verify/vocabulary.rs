@@ -2,9 +2,7 @@
 
 use anyhow::Result;
 use serde::Serialize;
-use specgen::{DraftSource, OpenModel, Overrides, draft::DraftVocab, models::NoProgress};
-
-use crate::{args::VerifyArgs, load::Loaded};
+use specgen::{Engine, draft::DraftVocab};
 
 /// Words, code, accents, other scripts, a character of several code points, white space.
 const TEXTS: [&str; 6] = [
@@ -32,21 +30,9 @@ pub(super) struct Vocabulary {
 }
 
 impl Vocabulary {
-    pub(super) fn of(loaded: &Loaded, args: &VerifyArgs) -> Result<Self> {
-        let engine = &loaded.engine;
+    pub(super) fn of(engine: &Engine) -> Result<Self> {
         let tokenizer = engine.tokenizer();
-        let source = DraftSource::from(loaded.draft.as_str());
-        let files = source.resolve(&loaded.store, &NoProgress)?;
-        let draft = match (files, tokenizer) {
-            _ if matches!(source, DraftSource::Copy(_)) => Some(DraftVocab::Shared(engine.vocab_size())),
-            (Some(files), Some(tokenizer)) => {
-                // As the engine opened it.
-                let tokenizer_pre = args.model.run.files.overrides().tokenizer_pre;
-                let draft = OpenModel::open(&files, &Overrides { tokenizer_pre, ..Overrides::default() })?;
-                Some(DraftVocab::between(tokenizer, &draft.tokenizer)?)
-            }
-            _ => None,
-        };
+        let draft = engine.drafter().vocab();
         let mut kept = 0;
         for text in TEXTS {
             if let Some(tokenizer) = tokenizer {
@@ -56,8 +42,8 @@ impl Vocabulary {
         }
         Ok(Self {
             target_ids: engine.vocab_size(),
-            shared_ids: draft.as_ref().map(DraftVocab::num_shared),
-            coverage: draft.and_then(|vocab| vocab.coverage()).map(|coverage| coverage.to_string()),
+            shared_ids: draft.map(DraftVocab::num_shared),
+            coverage: draft.and_then(DraftVocab::coverage).map(|coverage| coverage.to_string()),
             texts: TEXTS.len(),
             kept,
         })

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Committed, Draft, DraftRequest, DraftState, Drafter};
+use super::{Committed, Draft, DraftRequest, DraftState, DraftVocab, Drafter};
 use crate::{error::Result, model::Model};
 
 /// How sure a forced token is: the text is certain, its spelling in tokens nearly.
@@ -92,5 +92,9 @@ impl Drafter for ForcedDrafter {
 
     fn model(&self) -> Option<&Arc<dyn Model>> {
         self.inner.model()
+    }
+
+    fn vocab(&self) -> Option<&DraftVocab> {
+        self.inner.vocab()
     }
 }

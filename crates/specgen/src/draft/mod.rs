@@ -64,6 +64,11 @@ pub trait Drafter: Send + Sync {
     fn model(&self) -> Option<&Arc<dyn Model>> {
         None
     }
+
+    /// How that model's tokens stand for the target's.
+    fn vocab(&self) -> Option<&DraftVocab> {
+        None
+    }
 }
 
 /// What a drafter keeps for one sequence: a cache, an index. It must survive a text that was cut or replaced.

@@ -189,6 +189,10 @@ impl Drafter for ModelDrafter {
     fn model(&self) -> Option<&Arc<dyn Model>> {
         Some(&self.model)
     }
+
+    fn vocab(&self) -> Option<&DraftVocab> {
+        Some(&self.vocab)
+    }
 }
 
 impl ModelDrafter {

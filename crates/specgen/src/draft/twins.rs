@@ -25,9 +25,7 @@ impl Twins {
             len: 0,
         };
         let targets = by_key(target);
-        // A byte may have a token of its own beside the ordinary one: ordinary tokens choose first.
-        let (ordinary, bytes) = ids(draft).partition::<Vec<u32>, _>(|&id| !draft.is_byte(id));
-        for id in ordinary.into_iter().chain(bytes) {
+        for id in ordinary_first(draft) {
             if let Some(key) = Key::of(draft, id)
                 && let Some(&twin) = targets.get(&key)
             {
@@ -74,8 +72,11 @@ impl Twins {
     }
 }
 
-fn ids(tokenizer: &Tokenizer) -> impl Iterator<Item = u32> {
-    0..tokenizer.vocab_size() as u32
+/// All ids. A byte may have a token of its own beside the ordinary one: ordinary tokens choose first.
+fn ordinary_first(tokenizer: &Tokenizer) -> impl Iterator<Item = u32> {
+    let ids = 0..tokenizer.vocab_size() as u32;
+    let (ordinary, bytes) = ids.partition::<Vec<u32>, _>(|&id| !tokenizer.is_byte(id));
+    ordinary.into_iter().chain(bytes)
 }
 
 /// What makes two tokens the same.
@@ -102,8 +103,7 @@ impl<'a> Key<'a> {
 /// The tokens by what makes them the same; of two for one byte the ordinary one, of others the first.
 fn by_key(tokenizer: &Tokenizer) -> HashMap<Key<'_>, u32> {
     let mut all = HashMap::with_capacity(tokenizer.vocab_size());
-    let (ordinary, bytes) = ids(tokenizer).partition::<Vec<u32>, _>(|&id| !tokenizer.is_byte(id));
-    for id in ordinary.into_iter().chain(bytes) {
+    for id in ordinary_first(tokenizer) {
         if let Some(key) = Key::of(tokenizer, id) {
             all.entry(key).or_insert(id);
         }

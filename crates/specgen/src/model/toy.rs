@@ -4,6 +4,7 @@ use super::{Batch, Model, ModelInfo, Output, Rows};
 use crate::{
     cache::KvCache,
     error::{Error, Result},
+    rng::split_mix,
 };
 
 /// Logits that depend on the last two tokens through a seeded hash: cheap, deterministic, with the rollback
@@ -43,22 +44,14 @@ impl ToyModel {
     pub fn logits_after(&self, context: &[u32]) -> Vec<f32> {
         let mut last = context.iter().rev().map(|&t| u64::from(t) + 1);
         let (b, a) = (last.next().unwrap_or(0), last.next().unwrap_or(0));
-        let state = mix(self.seed ^ mix(a.wrapping_mul(0x9E37_79B9) ^ mix(b)));
+        let state = split_mix(self.seed ^ split_mix(a.wrapping_mul(0x9E37_79B9) ^ split_mix(b)));
         (0..self.info.vocab_size as u64)
             .map(|id| {
-                let unit = (mix(state ^ mix(id + 1)) >> 40) as f32 / (1u64 << 24) as f32;
+                let unit = (split_mix(state ^ split_mix(id + 1)) >> 40) as f32 / (1u64 << 24) as f32;
                 (unit - 0.5) * self.sharpness
             })
             .collect()
     }
-}
-
-/// The finaliser of splitmix64.
-fn mix(mut z: u64) -> u64 {
-    z = z.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
 }
 
 impl Model for ToyModel {

@@ -46,5 +46,6 @@ mod store;
 pub use local::ModelFiles;
 pub use manifest::{Manifest, ManifestFile, Source};
 pub use options::{Proxies, StoreOptions};
+pub(crate) use part::write_atomically;
 pub use progress::{NoProgress, Progress};
 pub use store::{ListEntry, Store};

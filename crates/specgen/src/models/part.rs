@@ -157,7 +157,7 @@ impl Part {
 }
 
 /// Writes a small file so that a reader finds the old content or the new, nothing between.
-pub(super) fn write_atomically(path: &Path, content: &[u8]) -> Result<()> {
+pub(crate) fn write_atomically(path: &Path, content: &[u8]) -> Result<()> {
     // A name of its own, since another thread or process may be writing the same file.
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let mut temporary = path.to_owned().into_os_string();

@@ -18,6 +18,7 @@ use crate::{
     draft::Drafter,
     error::{Error, Result},
     model::{Model, PROMPT_CHUNK},
+    models::write_atomically,
 };
 
 /// Rows timed of a target. The dearest come early, so that even one turn warms up for the rest.
@@ -159,11 +160,8 @@ impl Measured {
     fn write(&self, path: &Path) -> Result<()> {
         let dir = path.parent().unwrap_or(Path::new("."));
         std::fs::create_dir_all(dir).map_err(|error| Error::io(dir, error))?;
-        let text = serde_json::to_string(self).map_err(|error| Error::io(path, error.into()))?;
-        // Whole or not at all, whoever else writes it.
-        let part = path.with_extension(format!("{}.part", std::process::id()));
-        std::fs::write(&part, text).map_err(|error| Error::io(&part, error))?;
-        std::fs::rename(&part, path).map_err(|error| Error::io(path, error))
+        let text = serde_json::to_vec(self).map_err(|error| Error::io(path, error.into()))?;
+        write_atomically(path, &text)
     }
 }
 

@@ -158,6 +158,13 @@ impl SamplingParams {
         }
     }
 
+    /// The same without a filter: every token that is not banned may be drawn.
+    #[must_use]
+    pub fn unfiltered(self) -> Self {
+        let Self { top_n_sigma, top_k, top_p, typical_p, min_p, xtc, mirostat, .. } = Self::greedy();
+        Self { top_n_sigma, top_k, top_p, typical_p, min_p, xtc, mirostat, ..self }
+    }
+
     /// How drafts are verified: as `verify` says. Where it says nothing, a seed at a temperature above 0 means
     /// [`Verification::Coupled`], because one seed is to give one text, and all else [`Verification::Rejection`].
     pub fn verification(&self) -> Verification {
