@@ -29,6 +29,7 @@ pub mod distribution;
 pub mod draft;
 mod engine;
 mod error;
+mod files;
 pub mod grammar;
 pub mod memory;
 pub mod model;

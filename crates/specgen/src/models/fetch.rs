@@ -5,8 +5,9 @@ use super::item::{Fault, Item};
 use super::lock::Lock;
 use super::manifest::Source;
 use super::options::StoreOptions;
-use super::part::{Part, sha256_of, write_atomically};
+use super::part::{Part, sha256_of};
 use super::progress::Progress;
+use crate::files::write_atomically;
 use crate::{Error, Result};
 
 /// Why a source did not give a file.

@@ -13,10 +13,10 @@ use super::item::Item;
 use super::local::ModelFiles;
 use super::manifest::{Source, is_safe_relative_path, is_sha256};
 use super::options::StoreOptions;
-use super::part::write_atomically;
 use super::progress::Progress;
 use super::reference::HubReference;
 use super::select::select;
+use crate::files::write_atomically;
 use crate::{Error, Result};
 
 /// The longest listing read, in bytes; the largest known are under one megabyte.

@@ -46,6 +46,5 @@ mod store;
 pub use local::ModelFiles;
 pub use manifest::{Manifest, ManifestFile, Source};
 pub use options::{Proxies, StoreOptions};
-pub(crate) use part::write_atomically;
 pub use progress::{NoProgress, Progress};
 pub use store::{ListEntry, Store};

@@ -3,13 +3,12 @@
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::item::Item;
-use crate::{Error, Result};
+use crate::{Error, Result, files::write_atomically};
 
 /// How much is read or written at once.
 pub(super) const BLOCK: usize = 256 * 1024;
@@ -154,23 +153,6 @@ impl Part {
         let text = serde_json::to_vec(&self.state).expect("strings and numbers are always JSON");
         write_atomically(&self.state_path, &text)
     }
-}
-
-/// Writes a small file so that a reader finds the old content or the new, nothing between.
-pub(crate) fn write_atomically(path: &Path, content: &[u8]) -> Result<()> {
-    // A name of its own, since another thread or process may be writing the same file.
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    let mut temporary = path.to_owned().into_os_string();
-    temporary.push(format!(".{}-{}.tmp", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)));
-    let temporary = PathBuf::from(temporary);
-    let io = |e| Error::io(path, e);
-    let mut file = File::create(&temporary).map_err(io)?;
-    file.write_all(content).and_then(|()| file.sync_all()).map_err(io)?;
-    drop(file);
-    std::fs::rename(&temporary, path).map_err(|e| {
-        let _ = std::fs::remove_file(&temporary);
-        io(e)
-    })
 }
 
 /// The SHA-256 of a file in hex; `advance` hears of each block.

@@ -17,8 +17,8 @@ use crate::{
     device::{self, Device},
     draft::Drafter,
     error::{Error, Result},
+    files::write_atomically,
     model::{Model, PROMPT_CHUNK},
-    models::write_atomically,
 };
 
 /// Rows timed of a target. The dearest come early, so that even one turn warms up for the rest.
