@@ -7,8 +7,8 @@ use specgen::{
     Result,
     distribution::Distribution,
     draft::{
-        Draft, DraftRequest, DraftState, DraftVocab, Drafter, ForcedDrafter, ModelDrafter, NgramDrafter,
-        NoDraft, NoState, Translator,
+        CompositeDrafter, Corpus, Draft, DraftRequest, DraftState, DraftVocab, Drafter, ForcedDrafter,
+        ModelDrafter, NgramDrafter, NoDraft, NoState, Translator,
     },
     model::{Model, ToyModel},
 };
@@ -25,16 +25,21 @@ pub fn all(target: &Arc<dyn Model>, other: &Arc<dyn Model>, text: &[u32], end_id
     let vocab = vocab_size as u32;
     let oracle = text.to_vec();
     let wrong = text.to_vec();
+    let suffix = || CompositeDrafter::new(Arc::new(Corpus::default()));
+    let model = || Arc::new(ModelDrafter::new(other.clone(), vocab_size)) as Arc<dyn Drafter>;
     let at = |text: &[u32], i: usize| text.get(i).copied().unwrap_or(i as u32 % 3);
     vec![
         ("none", Arc::new(NoDraft)),
         ("ngram", Arc::new(NgramDrafter::default())),
         ("the target itself", Arc::new(ModelDrafter::new(target.clone(), vocab_size))),
-        ("another model", Arc::new(ModelDrafter::new(other.clone(), vocab_size))),
+        ("another model", model()),
         ("forced, then ngram", Arc::new(ForcedDrafter::new(Arc::new(NgramDrafter::default())))),
+        ("forced, then another model", Arc::new(ForcedDrafter::new(model()))),
+        ("suffix", Arc::new(suffix())),
+        ("suffix, and another model", Arc::new(suffix().with_model(model()))),
         (
-            "forced, then another model",
-            Arc::new(ForcedDrafter::new(Arc::new(ModelDrafter::new(other.clone(), vocab_size)))),
+            "forced, then suffix and another model",
+            Arc::new(ForcedDrafter::new(Arc::new(suffix().with_model(model())))),
         ),
         ("another vocabulary", in_other_words(vocab_size, vocab_size * 3 / 2)),
         ("uniform draws", Arc::new(Uniform { vocab_size })),

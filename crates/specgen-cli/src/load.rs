@@ -8,9 +8,6 @@ use specgen::{
 
 use crate::args::{ModelArgs, RunArgs};
 
-/// How a user says that nobody drafts.
-const NO_DRAFT: &str = "none";
-
 /// An engine, and what it was made of.
 pub(crate) struct Loaded {
     pub(crate) engine: Engine,
@@ -41,21 +38,19 @@ impl ModelArgs {
         let store = self.run.files.store()?;
         let target = self.target.as_deref().unwrap_or(DEFAULT_MODEL);
         let drafts = !matches!(plan, Plan::Fixed(0));
-        let draft = match &self.draft {
-            Some(draft) => draft.clone(),
-            None if drafts => {
-                store.resolve(target, progress)?.recommended_draft.unwrap_or_else(|| "ngram".into())
-            }
-            None => NO_DRAFT.into(),
+        let draft = match self.draft.as_deref() {
+            Some(draft) => DraftSource::from(draft),
+            None if drafts => DraftSource::Auto,
+            None => DraftSource::None,
         };
         let builder = Engine::builder(target)
-            .draft(DraftSource::from(draft.as_str()))
+            .draft(draft)
             .plan(plan)
             .num_sequences(num_sequences)
             .store(store.options().clone());
         let engine = self.run.on(builder).build_with(progress)?;
         // What was asked for has been checked, but with nothing to draft nobody does.
-        let draft = if drafts { draft } else { NO_DRAFT.into() };
+        let draft = if drafts { engine.draft_source() } else { &DraftSource::None }.to_string();
         Ok(Loaded { engine, store, draft })
     }
 }

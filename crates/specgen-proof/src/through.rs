@@ -89,4 +89,16 @@ impl<F: Fn(&mut [Result<Draft>]) + Send + Sync> Drafter for DrafterThrough<F> {
     fn vocab(&self) -> Option<&DraftVocab> {
         self.inner.vocab()
     }
+
+    fn expect(&self, state: &mut dyn DraftState, prediction: &[u32]) -> bool {
+        self.inner.expect(state, prediction)
+    }
+
+    fn has_guesses(&self) -> bool {
+        self.inner.has_guesses()
+    }
+
+    fn forget(&self) {
+        self.inner.forget();
+    }
 }

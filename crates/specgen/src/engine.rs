@@ -11,11 +11,14 @@ use specgen_kernels::{Format, KvType};
 use crate::{
     chat::ChatTemplate,
     device::{Device, DeviceSpec},
-    draft::{DraftVocab, Drafter, ForcedDrafter, ModelDrafter, NgramDrafter, NoDraft},
+    draft::{
+        CompositeDrafter, Corpus, DraftVocab, Drafter, ForcedDrafter, ModelDrafter, NgramDrafter, NoDraft,
+    },
+    draft_source::DraftSource,
     error::{Error, Result},
     grammar::Vocabulary,
     memory::{self, Usage},
-    model::{LoadOptions, Model, PROMPT_CHUNK, check_context, format_named, load},
+    model::{LoadOptions, Model, PROMPT_CHUNK, check_context, load},
     models::{ModelFiles, NoProgress, Progress, Store, StoreOptions},
     open::OpenModel,
     plan::{Costs, Place, Plan, Planner, Role, curve, guessed},
@@ -32,88 +35,6 @@ use crate::{
 pub const DEFAULT_CONTEXT_LEN: usize = 8192;
 /// The model used where none is named.
 pub const DEFAULT_MODEL: &str = "smollm2-135m-instruct";
-
-/// Who drafts.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum DraftSource {
-    /// Nobody: plain decoding.
-    None,
-    /// The text's own past.
-    #[default]
-    Ngram,
-    /// A smaller model, best of the same vocabulary: a name, a path or a hub repository.
-    Model(String),
-    /// A copy of the target in fewer bits, made as it is loaded: the format its matrices are brought into, such as `q4_0`.
-    Copy(String),
-}
-
-const NONE: &str = "none";
-const NGRAM: &str = "ngram";
-const COPY: &str = "self";
-
-impl From<&str> for DraftSource {
-    /// `none`, `ngram`, `self:FORMAT`, or a model.
-    fn from(name: &str) -> Self {
-        match (name, name.split_once(':')) {
-            (NONE, _) => Self::None,
-            (NGRAM, _) => Self::Ngram,
-            (COPY, _) => Self::Copy(String::new()),
-            (_, Some((COPY, format))) => Self::Copy(format.to_owned()),
-            (model, _) => Self::Model(model.to_owned()),
-        }
-    }
-}
-
-impl std::fmt::Display for DraftSource {
-    /// As it is read.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::None => f.write_str(NONE),
-            Self::Ngram => f.write_str(NGRAM),
-            Self::Model(name) => f.write_str(name),
-            Self::Copy(format) => write!(f, "{COPY}:{format}"),
-        }
-    }
-}
-
-impl DraftSource {
-    /// The files of the model that drafts, fetched if they are not all here; `None` where no model does.
-    ///
-    /// # Errors
-    /// As [`Store::resolve`]; a near miss of `ngram` or `none` is told too.
-    pub fn resolve(&self, store: &Store, progress: &dyn Progress) -> Result<Option<ModelFiles>> {
-        match self {
-            Self::Model(name) => store.resolve_or(name, &[NGRAM, NONE], progress).map(Some),
-            Self::None | Self::Ngram | Self::Copy(_) => Ok(None),
-        }
-    }
-
-    /// The format of a copy of the target, where one drafts.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] for one that is not known, with those that are.
-    pub fn copy_format(&self) -> Result<Option<Format>> {
-        match self {
-            Self::Copy(format) => format_named(format).map(Some),
-            Self::None | Self::Ngram | Self::Model(_) => Ok(None),
-        }
-    }
-
-    /// Whether a model drafts, which is loaded for it.
-    pub fn is_model(&self) -> bool {
-        matches!(self, Self::Model(_) | Self::Copy(_))
-    }
-}
-
-/// A model that is to draft.
-struct DraftModel {
-    /// What tells it from other models: its files.
-    weights: Vec<PathBuf>,
-    /// `None` for a copy of the target.
-    open: Option<OpenModel>,
-    vocab: DraftVocab,
-    copy_as: Option<Format>,
-}
 
 /// A loaded target with its drafter. Cheap to clone; sessions share it.
 #[derive(Clone)]
@@ -136,6 +57,9 @@ struct Loaded {
     /// Ids that may be said: the tokenizer's, where the head is padded beyond them.
     vocab_size: usize,
     end_ids: Vec<u32>,
+    /// Who drafts, and the model that was loaded for it.
+    draft: DraftSource,
+    draft_model: Option<Arc<ModelDrafter>>,
     /// The tokens as grammars see them, once one is asked for.
     vocabulary: OnceLock<Vocabulary>,
 }
@@ -172,6 +96,8 @@ impl Engine {
             tokenizer: None,
             chat_template: Ok(None),
             end_ids: end_ids.to_vec(),
+            draft: DraftSource::None,
+            draft_model: None,
             vocabulary: OnceLock::new(),
         };
         // Their memory is the caller's concern.
@@ -194,11 +120,36 @@ impl Engine {
     #[must_use]
     pub fn with_drafter(&self, drafter: Arc<dyn Drafter>, plan: impl Into<Plan>) -> Self {
         let plan = plan.into();
-        let costs = match Arc::ptr_eq(&drafter, &self.drafter) {
-            true => self.costs.clone(),
+        let is_known = match (drafter.model(), self.drafter.model()) {
+            (Some(model), Some(known)) => Arc::ptr_eq(model, known),
+            (None, None) => true,
+            _ => false,
+        };
+        let costs = match is_known {
+            true => Costs { has_guesses: drafter.has_guesses(), ..self.costs.clone() },
             false => guessed(&*self.target, &*drafter).with_target(&self.costs.target),
         };
         Self { planner: plan.planner(&costs), drafter, plan, costs, ..self.clone() }
+    }
+
+    /// The same loaded models with drafts from another source and by another plan.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a source whose model is not the one that was loaded to draft.
+    pub fn with_source(&self, source: &DraftSource, plan: impl Into<Plan>) -> Result<Self> {
+        if source.of_model() != self.loaded.draft.of_model() && source.is_model() {
+            let loaded = &self.loaded.draft;
+            return Err(Error::InvalidArgument(format!(
+                "draft `{source}`: its model was not loaded, the engine's draft is `{loaded}`"
+            )));
+        }
+        let model = self.loaded.draft_model.clone().filter(|_| source.is_model());
+        Ok(self.with_drafter(drafter(source, model), plan))
+    }
+
+    /// Who drafts, as it was loaded: what [`DraftSource::Auto`] came to.
+    pub fn draft_source(&self) -> &DraftSource {
+        &self.loaded.draft
     }
 
     /// A conversation with these sampling parameters.
@@ -385,7 +336,7 @@ pub struct EngineBuilder {
 }
 
 impl EngineBuilder {
-    /// Who drafts; without this call the text's own past does.
+    /// Who drafts; without this call what is best for the target ([`DraftSource::Auto`]).
     #[must_use]
     pub fn draft(mut self, draft: impl Into<DraftSource>) -> Self {
         self.draft = draft.into();
@@ -478,6 +429,35 @@ impl EngineBuilder {
         }
     }
 
+    /// The model that drafts by `source`, opened and compared with the target; `None` where no model does.
+    fn draft_model(
+        &self,
+        source: &DraftSource,
+        target: &OpenModel,
+        target_files: &ModelFiles,
+        store: &Store,
+        progress: &dyn Progress,
+    ) -> Result<Option<DraftModel>> {
+        match (source.resolve(store, progress)?, source.copy_format()?) {
+            (Some(files), _) => {
+                let draft = self.open_draft(&files)?;
+                let vocab = DraftVocab::between(&target.tokenizer, &draft.tokenizer)?;
+                if let Some(coverage) = vocab.coverage() {
+                    progress.message(&format!("{} has another vocabulary: {coverage}", draft.name));
+                }
+                Ok(Some(DraftModel { open: Some(draft), vocab, copy_as: None, weights: files.weights }))
+            }
+            (None, Some(format)) => {
+                target.copy_bytes(format)?;
+                let vocab = DraftVocab::Shared(target.tokenizer.vocab_size());
+                // Told from the target by its name.
+                let weights = [&target_files.weights[..], &[source.to_string().into()]].concat();
+                Ok(Some(DraftModel { open: None, vocab, copy_as: Some(format), weights }))
+            }
+            (None, None) => Ok(None),
+        }
+    }
+
     /// As [`EngineBuilder::build`], telling `progress` of long work.
     ///
     /// # Errors
@@ -490,23 +470,20 @@ impl EngineBuilder {
         self.plan.check()?;
         let target_files = store.resolve(&self.target, progress)?;
         let target = OpenModel::open(&target_files, &self.overrides)?;
-        let draft = match (self.draft.resolve(&store, progress)?, self.draft.copy_format()?) {
-            (Some(files), _) => {
-                let draft = self.open_draft(&files)?;
-                let vocab = DraftVocab::between(&target.tokenizer, &draft.tokenizer)?;
-                if let Some(coverage) = vocab.coverage() {
-                    progress.message(&format!("{} has another vocabulary: {coverage}", draft.name));
+        let find = |source: &DraftSource| self.draft_model(source, &target, &target_files, &store, progress);
+        let (source, draft) = match &self.draft {
+            DraftSource::Auto => {
+                let best = DraftSource::recommended(&target_files);
+                match find(&best) {
+                    Ok(draft) => (best, draft),
+                    Err(error) => {
+                        progress
+                            .message(&format!("{best} is recommended, but only guesses will draft: {error}"));
+                        (DraftSource::Suffix, None)
+                    }
                 }
-                Some(DraftModel { open: Some(draft), vocab, copy_as: None, weights: files.weights })
             }
-            (None, Some(format)) => {
-                target.copy_bytes(format)?;
-                let vocab = DraftVocab::Shared(target.tokenizer.vocab_size());
-                // Told from the target by its name.
-                let weights = [&target_files.weights[..], &[self.draft.to_string().into()]].concat();
-                Some(DraftModel { open: None, vocab, copy_as: Some(format), weights })
-            }
-            (None, None) => None,
+            source => (source.clone(), find(source)?),
         };
         // Where nothing is to be drafted, the draft was worth a check and is worth no memory.
         let draft = draft.filter(|_| self.plan.max_tokens() > 0);
@@ -528,7 +505,7 @@ impl EngineBuilder {
             let usage =
                 Usage { context_len: draft_context(open), num_sequences, rows: num_sequences, kv_type };
             plan.push(match copy_as {
-                Some(format) => open.memory_of_copy(&self.draft.to_string(), *format, usage)?,
+                Some(format) => open.memory_of_copy(&source.to_string(), *format, usage)?,
                 None => open.memory(usage),
             });
         }
@@ -548,22 +525,22 @@ impl EngineBuilder {
             load(&model.weights, model.config_for(context_len)?, &options)
         };
         let model = load_model(&target, context_len, None)?;
-        let drafter: Arc<dyn Drafter> = match (&self.draft, &draft) {
-            (_, Some(DraftModel { open, vocab, copy_as, .. })) => {
+        let draft_model = match &draft {
+            Some(DraftModel { open, vocab, copy_as, .. }) => {
                 let open = open.as_ref().unwrap_or(&target);
                 let vocab = match vocab {
                     DraftVocab::Shared(shared) => DraftVocab::Shared((*shared).min(model.info().vocab_size)),
                     other => other.clone(),
                 };
-                // A model's draft is masked by the grammar too, and spells what is forced as its target is apt to.
-                Arc::new(ModelDrafter::with_vocab(load_model(open, draft_context(open), *copy_as)?, vocab))
+                let model = load_model(open, draft_context(open), *copy_as)?;
+                Some(Arc::new(ModelDrafter::with_vocab(model, vocab)))
             }
-            (DraftSource::Ngram, _) => Arc::new(ForcedDrafter::new(Arc::new(NgramDrafter::default()))),
-            _ => Arc::new(NoDraft),
+            None => None,
         };
+        let drafter = drafter(&source, draft_model.clone());
         let mut costs = guessed(&*model, &*drafter);
         // Who never drafts, or always as much, need not know.
-        if self.plan.goes_by_time() && self.draft != DraftSource::None {
+        if self.plan.goes_by_time() && source != DraftSource::None {
             let dir = store.options().root.join("costs");
             let time = |model: &dyn Model, role, weights: &[PathBuf]| {
                 curve(model, role, &Place { weights, device: &device, kv_type, dir: &dir })
@@ -577,6 +554,8 @@ impl EngineBuilder {
         let loaded = Loaded {
             vocab_size: target.tokenizer.vocab_size().min(model.info().vocab_size),
             end_ids: target.tokenizer.end_of_generation().to_vec(),
+            draft: source,
+            draft_model,
             name: target.name,
             tokenizer: Some(target.tokenizer),
             chat_template: target.chat_template,
@@ -591,5 +570,30 @@ impl EngineBuilder {
             planner,
             costs,
         })
+    }
+}
+
+/// A model that is to draft.
+struct DraftModel {
+    /// What tells it from other models: its files.
+    weights: Vec<PathBuf>,
+    /// `None` for a copy of the target.
+    open: Option<OpenModel>,
+    vocab: DraftVocab,
+    copy_as: Option<Format>,
+}
+
+/// Who drafts as `source` says, with the `model` that was loaded for it.
+fn drafter(source: &DraftSource, model: Option<Arc<ModelDrafter>>) -> Arc<dyn Drafter> {
+    let composite = CompositeDrafter::new(Arc::new(Corpus::default()));
+    match (source, model) {
+        // A model's draft is masked by the grammar too, and spells what is forced as its target is apt to.
+        (DraftSource::Model(_) | DraftSource::Copy(_), Some(model)) => model,
+        (DraftSource::Both(_), Some(model)) => {
+            Arc::new(ForcedDrafter::new(Arc::new(composite.with_model(model))))
+        }
+        (DraftSource::Suffix, _) => Arc::new(ForcedDrafter::new(Arc::new(composite))),
+        (DraftSource::Ngram, _) => Arc::new(ForcedDrafter::new(Arc::new(NgramDrafter::default()))),
+        _ => Arc::new(NoDraft),
     }
 }

@@ -27,6 +27,7 @@ pub mod chat;
 pub mod device;
 pub mod distribution;
 pub mod draft;
+mod draft_source;
 mod engine;
 mod error;
 mod files;
@@ -50,7 +51,8 @@ pub mod tokenizer;
 pub mod verify;
 pub mod weights;
 
-pub use engine::{DEFAULT_CONTEXT_LEN, DEFAULT_MODEL, DraftSource, Engine, EngineBuilder, Overrides};
+pub use draft_source::DraftSource;
+pub use engine::{DEFAULT_CONTEXT_LEN, DEFAULT_MODEL, Engine, EngineBuilder, Overrides};
 pub use error::{Error, Result};
 pub use open::OpenModel;
 pub use plan::Plan;

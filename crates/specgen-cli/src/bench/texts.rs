@@ -3,11 +3,7 @@
 use std::{process::ExitCode, sync::Arc};
 
 use anyhow::Result;
-use specgen::{
-    DraftSource, Engine, Plan, SamplingParams, Stats,
-    draft::{Drafter, NgramDrafter, NoDraft},
-    models::Store,
-};
+use specgen::{DraftSource, Engine, Plan, SamplingParams, Stats, draft::NoDraft, models::Store};
 
 use super::{
     prompts::{self, BenchPrompt},
@@ -74,20 +70,23 @@ fn contestants(target: &str, store: &Store, args: &BenchArgs) -> Result<Vec<Cont
     let mut seen = std::collections::HashSet::new();
     names.retain(|name| seen.insert(name.clone()));
     if args.draft.is_empty() {
-        names.push(store.resolve(target, &*progress)?.recommended_draft.unwrap_or_else(|| "ngram".into()));
+        names.push(DraftSource::Auto.to_string());
     }
-    let mut models = names.iter().filter(|name| DraftSource::from(name.as_str()).is_model());
+    let sources: Vec<DraftSource> = names.iter().map(|name| DraftSource::from(name.as_str())).collect();
+    // One that is to be found out is found out by loading.
+    let mut models = sources.iter().filter(|source| source.is_model() || **source == DraftSource::Auto);
     let model = models.next();
-    if let (Some(first), Some(second)) = (model, models.next()) {
+    if let Some(other) = models.find(|other| other.of_model() != model.and_then(DraftSource::of_model)) {
+        let first = model.unwrap_or(other);
         return Err(UsageError(format!(
-            "--draft {first} and --draft {second}: one run compares one draft model"
+            "--draft {first} and --draft {other}: one run compares one draft model"
         ))
         .into());
     }
     let plans = args.plans();
     note(format_args!("{target}: loading"));
     let mut builder = Engine::builder(target)
-        .draft(model.map_or(DraftSource::Ngram, |name| DraftSource::from(name.as_str())))
+        .draft(model.cloned().unwrap_or(DraftSource::Suffix))
         .plan(longest(&plans))
         .threads(args.threads)
         .store(store.options().clone())
@@ -100,19 +99,15 @@ fn contestants(target: &str, store: &Store, args: &BenchArgs) -> Result<Vec<Cont
     }
     let loaded = builder.build_with(&*progress)?;
     let plain = Contestant { name: "none".into(), engine: loaded.with_drafter(Arc::new(NoDraft), 0) };
-    let drafting = names.iter().flat_map(|name| {
-        let drafter: Arc<dyn Drafter> = match DraftSource::from(name.as_str()) {
-            DraftSource::Model(_) | DraftSource::Copy(_) => loaded.drafter().clone(),
-            _ => Arc::new(NgramDrafter::default()),
-        };
-        let loaded = &loaded;
-        let several = plans.len() > 1;
-        plans.iter().map(move |plan| Contestant {
-            name: if several { format!("{name} {plan}") } else { name.clone() },
-            engine: loaded.with_drafter(drafter.clone(), plan.clone()),
-        })
-    });
-    Ok(std::iter::once(plain).chain(drafting).collect())
+    let mut contestants = vec![plain];
+    for source in &sources {
+        let source = if *source == DraftSource::Auto { loaded.draft_source() } else { source };
+        for plan in &plans {
+            let name = if plans.len() > 1 { format!("{source} {plan}") } else { source.to_string() };
+            contestants.push(Contestant { name, engine: loaded.with_source(source, plan.clone())? });
+        }
+    }
+    Ok(contestants)
 }
 
 /// The plan to load for: by time if any goes by it, since that takes measurements; else the one with the longest drafts.
@@ -168,6 +163,8 @@ fn time(
             ..SamplingParams::default()
         },
     };
+    // The same prompt comes again: what a drafter remembers of it would be no measure of anything.
+    contestant.engine.drafter().forget();
     let mut session = contestant.engine.session(params)?;
     let mut generation = session.generate(prompt.prompt(), max_tokens)?;
     generation.by_ref().try_for_each(|piece| piece.map(drop))?;

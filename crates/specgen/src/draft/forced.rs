@@ -2,11 +2,18 @@
 
 use std::sync::Arc;
 
-use super::{Committed, Draft, DraftRequest, DraftState, DraftVocab, Drafter};
-use crate::{error::Result, model::Model};
+use super::{
+    Committed, Draft, DraftRequest, DraftState, DraftVocab, Drafter,
+    behind::{Lead, draft_behind},
+};
+use crate::{
+    error::Result,
+    model::Model,
+    verify::{Signal, Source},
+};
 
 /// How sure a forced token is: the text is certain, its spelling in tokens nearly.
-const FORCED: f32 = 0.98;
+const FORCED: Signal = Signal { source: Source::Grammar, confidence: Some(0.98) };
 
 /// Drafts the keys of a JSON schema and whatever else a grammar leaves no choice about, at no cost, then lets another
 /// drafter draft what `k` has room for. Without a grammar it is that drafter.
@@ -21,32 +28,6 @@ impl ForcedDrafter {
     /// `inner` drafts behind what is forced.
     pub fn new(inner: Arc<dyn Drafter>) -> Self {
         Self { inner }
-    }
-
-    /// The inner drafts of texts that `forced` has been said in.
-    fn draft_behind(
-        &self,
-        requests: &mut [DraftRequest<'_>],
-        forced: &[Vec<u32>],
-    ) -> Result<Vec<Result<Draft>>> {
-        let text = |(request, forced): (&DraftRequest<'_>, &Vec<u32>)| [request.tokens, forced].concat();
-        let texts: Vec<Vec<u32>> = requests.iter().zip(forced).map(text).collect();
-        let mut behind = Vec::with_capacity(requests.len());
-        for ((request, forced), tokens) in requests.iter_mut().zip(forced).zip(&texts) {
-            forced.iter().for_each(|&id| request.history.push(id));
-            let has_ended = forced.last().is_some_and(|id| request.end_ids.contains(id));
-            behind.push(DraftRequest {
-                state: &mut *request.state,
-                tokens,
-                k: if has_ended { 0 } else { request.k - forced.len() },
-                sampler: request.sampler,
-                history: &mut *request.history,
-                noise: request.noise.clone().behind(forced.len()),
-                end_ids: request.end_ids,
-                budget: request.budget.behind(forced.len()),
-            });
-        }
-        self.inner.draft(&mut behind)
     }
 }
 
@@ -69,21 +50,17 @@ impl Drafter for ForcedDrafter {
         if forced.iter().all(Vec::is_empty) {
             return self.inner.draft(requests);
         }
-        let committed: Vec<usize> = requests.iter().map(|request| request.history.num_output()).collect();
-        let drafts = self.draft_behind(requests, &forced);
-        for (request, committed) in requests.iter_mut().zip(committed) {
-            request.history.truncate_output(committed);
-        }
-        let join = |(forced, draft): (Vec<u32>, Result<Draft>)| {
-            let sure = vec![FORCED; forced.len()];
-            let mut joined = Draft { confidence: sure, ..Draft::deterministic(forced) };
-            let Draft { tokens, q, parents, confidence, broken } = draft?;
-            joined.tokens.extend(tokens);
-            joined.q.extend(q);
-            joined.confidence.extend(confidence);
-            Ok(Draft { parents, broken, ..joined })
+        let lead = |(request, forced): (&DraftRequest<'_>, Vec<u32>)| Lead {
+            num_more: request.k - forced.len(),
+            draft: Draft::guessed(&forced, FORCED),
         };
-        Ok(forced.into_iter().zip(drafts?).map(join).collect())
+        let leads: Vec<Lead> = requests.iter().zip(forced).map(lead).collect();
+        let drafts = draft_behind(&*self.inner, requests, &leads, |state| state)?;
+        let join = |(mut lead, draft): (Lead, Result<Draft>)| {
+            lead.draft.extend(draft?);
+            Ok(lead.draft)
+        };
+        Ok(leads.into_iter().zip(drafts).map(join).collect())
     }
 
     fn observe(&self, state: &mut dyn DraftState, committed: &Committed<'_>) {
@@ -96,5 +73,17 @@ impl Drafter for ForcedDrafter {
 
     fn vocab(&self) -> Option<&DraftVocab> {
         self.inner.vocab()
+    }
+
+    fn expect(&self, state: &mut dyn DraftState, prediction: &[u32]) -> bool {
+        self.inner.expect(state, prediction)
+    }
+
+    fn has_guesses(&self) -> bool {
+        self.inner.has_guesses()
+    }
+
+    fn forget(&self) {
+        self.inner.forget();
     }
 }

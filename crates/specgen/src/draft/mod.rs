@@ -1,25 +1,31 @@
 //! Drafters: guesses at what comes next. A bad guess costs time, never correctness.
 
+mod behind;
+mod composite;
+mod corpus;
 mod forced;
 mod model;
 mod ngram;
+mod texts;
 mod translation;
 mod twins;
 mod vocab;
 
 use std::{any::Any, sync::Arc};
 
+pub use composite::CompositeDrafter;
+pub use corpus::Corpus;
 pub use forced::ForcedDrafter;
 pub use model::ModelDrafter;
 pub use ngram::NgramDrafter;
 pub use translation::Translator;
 pub use vocab::{Coverage, DraftVocab};
 
-pub use crate::verify::{Draft, DraftNoise};
+pub use crate::verify::{Draft, DraftNoise, Signal, Source};
 use crate::{
     error::Result,
     model::Model,
-    plan::Pace,
+    plan::{Choice, Pace},
     sampling::{History, Sampler},
 };
 
@@ -69,6 +75,20 @@ pub trait Drafter: Send + Sync {
     fn vocab(&self) -> Option<&DraftVocab> {
         None
     }
+
+    /// Hears what the output of a text is expected to be, or, where that is empty, that nothing is known. Returns whether
+    /// it makes use of that.
+    fn expect(&self, _state: &mut dyn DraftState, _prediction: &[u32]) -> bool {
+        false
+    }
+
+    /// Whether there may be guesses that cost next to nothing, beside the work of a model.
+    fn has_guesses(&self) -> bool {
+        self.model().is_none()
+    }
+
+    /// Forgets what it has learned from texts.
+    fn forget(&self) {}
 }
 
 /// What a drafter keeps for one sequence: a cache, an index. It must survive a text that was cut or replaced.
@@ -125,7 +145,15 @@ impl<'a> Budget<'a> {
         Budget { pace, num_before: self.num_before + num_tokens }
     }
 
-    /// Whether anybody wants to know how sure the drafter is of its tokens ([`Draft::confidence`]).
+    /// What to take of `guesses`, alternatives that cost nothing, and whether a model goes on behind them or instead.
+    pub fn choose(&mut self, guesses: &[Draft], has_model: bool) -> Choice {
+        match &mut self.pace {
+            Some(pace) => pace.choose(self.num_before, guesses, has_model),
+            None => Choice::by_confidence(guesses, has_model),
+        }
+    }
+
+    /// Whether anybody wants to know how sure the drafter is of its tokens ([`Draft::signals`]).
     pub fn reads_confidence(&self) -> bool {
         self.pace.as_ref().is_some_and(|pace| pace.reads_confidence())
     }
@@ -140,11 +168,15 @@ impl<'a> Budget<'a> {
     /// that beside the token. Nothing that depends on the token itself may go in: a ratio test would be biased.
     pub fn goes_on(&mut self, draft: &mut Draft, confidence: impl FnOnce() -> f32) -> bool {
         let len = self.num_before + draft.len();
-        let Some(pace) = self.pace.as_mut().filter(|pace| pace.reads_confidence()) else { return true };
+        let source = Source::Model;
+        let Some(pace) = self.pace.as_mut().filter(|pace| pace.reads_confidence()) else {
+            draft.signals.push(Signal { source, confidence: None });
+            return true;
+        };
         let confidence = confidence();
         let goes_on = pace.go_on(len, Some(confidence));
         if goes_on {
-            draft.confidence.push(confidence);
+            draft.signals.push(Signal { source, confidence: Some(confidence) });
         }
         goes_on
     }

@@ -124,7 +124,7 @@ impl Chain {
                 self.draft.broken = matches!(error, Error::NanLogits { .. });
             }
         }
-        self.draft.confidence.truncate(self.draft.len());
+        self.draft.signals.truncate(self.draft.len());
     }
 }
 

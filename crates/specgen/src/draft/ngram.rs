@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::{Draft, DraftRequest, DraftState, Drafter};
+use super::{Draft, DraftRequest, DraftState, Drafter, Signal, Source, texts};
 use crate::error::{Error, Result};
 
 /// Drafts by looking up the text's own past.
@@ -54,8 +54,9 @@ impl Drafter for NgramDrafter {
             // What a grammar forbids need not be verified. (A token that was drawn must not be dropped so.)
             guesses.truncate(request.sampler.num_allowed(request.history, &guesses));
             let mut draft = Draft::deterministic(guesses);
-            if let Some(next) = next.filter(|_| request.budget.reads_confidence()) {
-                draft.confidence = sureness(match_len(tokens, next), draft.len());
+            if let Some(next) = next {
+                let signal = |sure| Signal { source: Source::Text, confidence: Some(sure) };
+                draft.signals = sureness(match_len(tokens, next), draft.len()).map(signal).collect();
             }
             Ok(draft)
         };
@@ -89,10 +90,9 @@ fn match_len(tokens: &[u32], next: usize) -> usize {
     end.zip(before).take(MAX_MATCH_LEN).take_while(|(a, b)| a == b).count()
 }
 
-/// How sure the guesses behind a match of `len` tokens are: 1/2 for two tokens, 3/4 for four, and so on. If the first
-/// stands, the match is one longer. What such a number is worth in a text is for a plan to learn.
-fn sureness(len: usize, num_guesses: usize) -> Vec<f32> {
-    (len..len + num_guesses).map(|len| 1.0 - 1.0 / len.max(1) as f32).collect()
+/// How sure the guesses behind a match of `len` tokens are. If the first stands, the match is one longer.
+fn sureness(len: usize, num_guesses: usize) -> impl Iterator<Item = f32> {
+    (len..len + num_guesses).map(texts::sureness)
 }
 
 /// Where each n-gram last ended. Updated by one token in O(max_len), and shrunk again as fast.
@@ -205,7 +205,7 @@ mod tests {
         let tokens = [9, 1, 2, 3, 7, 8, 1, 2, 3];
         assert_eq!(match_len(&tokens, 4), 3);
         assert_eq!(match_len(&[5, 5, 5, 5], 3), 3);
-        assert_eq!(sureness(2, 3), [0.5, 1.0 - 1.0 / 3.0, 0.75]);
+        assert_eq!(sureness(2, 3).collect::<Vec<_>>(), [0.5, 1.0 - 1.0 / 3.0, 0.75]);
     }
 
     #[test]

@@ -1,13 +1,13 @@
-//! The plan that goes by time: measured costs, observed acceptance, and an off state that asks again now and then, while
-//! taking in what the drafter has missed costs no more than a probe may.
+//! The plan that goes by time: measured costs and observed acceptance say who drafts and how much.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{
-    Off, Outcome, Outlook, Pace, PlanStats, Planner,
+    Choice, Off, Outcome, Outlook, Pace, PlanStats, Planner,
     cost::Costs,
-    forecast::Forecast,
-    hazard::{Chances, Hazards, Scope, Trial},
+    forecast::{Forecast, Growth},
+    hazard::{Chances, Hazards, Scope, Spot, Trial},
+    worker::{Order, Rate, Worker},
 };
 use crate::verify::Draft;
 
@@ -20,53 +20,15 @@ const FREE_STEP: f64 = 0.01;
 const EXPLORE_EVERY: u32 = 64;
 /// Tokens that an exploring draft goes on for.
 const EXPLORE_MORE: usize = 1;
-/// Estimates are noisy: where drafting seems to lose less than this, it goes on as long as it has gains to lose.
-const HOPELESS: f64 = 0.9;
-/// Rounds a drafter is left alone for when it does not pay; twice as many after a probe that failed, up to the bound.
-const OFF_ROUNDS: u32 = 16;
-const MAX_OFF_ROUNDS: u32 = 64;
-/// What drafting may lose against plain decoding: so many passes at first, and then this share of the rounds without it.
-/// What drafting gains may be lost again, up to a bound.
-pub(super) const ALLOWANCE: f64 = 4.0;
-const PROBE_SHARE: f64 = 0.01;
-pub(super) const MAX_CREDIT: f64 = 8.0;
-/// Tokens of a probe, and of those that follow one that stood.
-pub(super) const PROBE_TOKENS: usize = 2;
-const PROBE_ON_TOKENS: usize = 4;
-/// Probes in a row, after which the estimate decides.
-const MAX_PROBES: u32 = 8;
-/// Observations that a text's own past counts for when it is probed again.
+/// Observations that a text's own past counts for when a model is probed again.
 const PAST_WEIGHT: f64 = 2.0;
-/// So many new texts leave the draft model without their prompt for one that gives it another try.
-const RETRY_TEXTS: u32 = 8;
-/// What a round leaves of the rates before.
-const RATE_MEMORY: f64 = 0.99;
-/// Passes that a forecast of a rate counts for beside what was seen: that plain decoding has 1, and what the best length
-/// would have.
+/// Rounds that share what it costs a model to take in what it has missed.
+const CATCHING_UP_SHARE: f64 = 0.25;
+/// Passes that plain decoding's rate counts for beside what was seen.
 const PLAIN_WEIGHT: f64 = 2.0;
-const BEST_WEIGHT: f64 = 8.0;
 /// What a decision leaves of those before, where it is asked whether guesses are of any use.
 const DECLINE_MEMORY: f64 = 0.9;
 const MOSTLY: f64 = 0.8;
-
-/// Tokens over time; older rounds count less.
-#[derive(Clone, Copy, Debug, Default)]
-struct Rate {
-    tokens: f64,
-    time: f64,
-}
-
-impl Rate {
-    fn add(&mut self, tokens: usize, time: f64, memory: f64) {
-        self.tokens = memory * self.tokens + tokens as f64;
-        self.time = memory * self.time + time;
-    }
-
-    /// With `prior` counting for `weight` passes.
-    fn estimate(self, prior: f64, weight: f64) -> f64 {
-        (self.tokens + weight * prior) / (self.time + weight)
-    }
-}
 
 /// What all texts of an engine share.
 struct Shared {
@@ -100,22 +62,6 @@ impl Planner for Auto {
     }
 }
 
-/// Whether a drafter that costs something is asked.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum State {
-    On,
-    /// For so many more rounds; so many probes failed.
-    Off {
-        rounds: u32,
-        failed: u32,
-    },
-    /// Asked again, for the `probe`-th time in a row.
-    Probing {
-        probe: u32,
-        failed: u32,
-    },
-}
-
 /// A round of another length than seems best.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Detour {
@@ -124,7 +70,7 @@ enum Detour {
     Shorter,
     /// A token more.
     Longer,
-    /// So many tokens, whatever the drafter says of them.
+    /// So many tokens of the model, whatever it says of them.
     Probe(usize),
 }
 
@@ -134,22 +80,26 @@ struct Current {
     outlook: Outlook,
     detour: Detour,
     forecast: Forecast,
-    /// The most tokens wanted.
-    most: usize,
-    /// The chance that all tokens up to here stand.
-    survival: f64,
+    /// The most tokens wanted of a model.
+    of_model: usize,
+    /// Whether the model drafts, or may.
+    works: bool,
+    /// How far the draft has come, as far as a model asked.
+    growth: Option<Growth>,
     /// Tokens that exploring has gone on for.
     explored: usize,
-    /// Whether the drafter asked whether to go on.
+    /// Whether the model asked whether to go on, and the tokens it worked on then, whether or not they are in the draft.
     has_asked: bool,
-    /// Tokens the drafter worked on, whether or not they are in the draft.
     steps: usize,
-    /// What the drafter has to take in first costs so much.
+    /// What the model has to take in first costs so much.
     catching_up: f64,
-    /// The first guess that was not scored, if there was one: the text itself will tell what it was worth.
-    dropped: Option<(u32, Option<f32>)>,
-    /// The position and the chance of a token that was not drawn for the drafter's lack of confidence.
-    declined: Option<(usize, f64)>,
+    /// What the guesses were, for the text itself will tell what each was worth, and how much of one begins the draft.
+    guesses: Vec<Draft>,
+    taken: usize,
+    /// The first token that was not scored, if there was one.
+    dropped: Option<(u32, Spot)>,
+    /// A token that was not drawn for the model's lack of confidence.
+    declined: Option<Trial>,
 }
 
 #[derive(Clone)]
@@ -159,18 +109,9 @@ struct AutoPace {
     own: Hazards,
     /// Of all rounds.
     overall: Rate,
-    /// Of rounds that drafted, since that is on.
-    drafting: Rate,
-    state: State,
+    model: Worker,
     /// Rounds with something to decide.
     num_rounds: u32,
-    /// Length of the text that the drafter has seen.
-    seen: usize,
-    /// Passes that drafting has cost beyond what it brought and what it may.
-    debt: f64,
-    has_begun: bool,
-    /// Whether the drafter asks before it goes on, as far as known.
-    asks: bool,
     /// How much of what was guessed lately was not worth scoring.
     declined: f64,
     current: Option<Current>,
@@ -184,13 +125,8 @@ impl AutoPace {
             max_tokens,
             own: Hazards::new(Scope::Own),
             overall: Rate::default(),
-            drafting: Rate::default(),
-            state: State::On,
+            model: Worker::new(),
             num_rounds: 0,
-            seen: 0,
-            debt: -ALLOWANCE,
-            has_begun: false,
-            asks: false,
             declined: 0.0,
             current: None,
             stats: PlanStats::default(),
@@ -215,83 +151,42 @@ impl AutoPace {
         }
     }
 
-    fn is_free(&self) -> bool {
-        self.shared().costs.draft.step < FREE_STEP
+    /// Whether a model drafts, or whatever else costs time.
+    fn has_model(&self) -> bool {
+        self.shared().costs.draft.step >= FREE_STEP
     }
 
-    /// The rate of rounds that draft: what the best length would have, and what was seen since drafting is on. That sees what
-    /// a drafter's confidence brings, and what it costs to ask in vain.
-    fn drafting_rate(&self, forecast: &Forecast) -> f64 {
-        let (_, best) = forecast.best_length(self.max_tokens);
-        self.drafting.estimate(best, BEST_WEIGHT)
-    }
-
-    fn turn_off(&mut self, failed: u32, forecast: &Forecast) {
-        let rounds = (OFF_ROUNDS << failed.min(8)).min(MAX_OFF_ROUNDS);
-        self.state = State::Off { rounds, failed };
-        self.stats.off =
-            Some(Off { acceptance: forecast.chances.of(0, None), speed_up: self.drafting_rate(forecast) });
-    }
-
-    /// What a probe costs if nothing of it stands: most of it may be to take in what the drafter has missed.
-    fn probe_price(&self, text_len: usize, forecast: &Forecast) -> f64 {
-        let missed = text_len.saturating_sub(self.seen);
-        let tokens = PROBE_TOKENS.min(self.max_tokens);
-        self.shared().costs.draft.catching_up(missed) + tokens as f64 * forecast.step + forecast.pass[tokens]
-            - 1.0
-    }
-
-    /// Before the first round: a text begins where those before it ended.
     fn start(&mut self) {
-        if std::mem::replace(&mut self.has_begun, true) || self.is_free() {
+        if self.model.has_begun() || !self.has_model() {
             return;
         }
         let forecast = self.forecast(1);
-        if self.drafting_rate(&forecast) >= 1.0 {
-            return;
-        }
-        let mut shared = self.shared();
-        shared.passed_over += 1;
-        let is_retry = shared.passed_over.is_multiple_of(RETRY_TEXTS);
-        drop(shared);
-        match is_retry {
-            true => self.state = State::Probing { probe: 0, failed: 0 },
-            false => {
-                // That has been found out already.
-                self.debt = 0.0;
-                self.turn_off(0, &forecast);
-            }
-        }
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        self.model.start(&forecast, &mut shared.passed_over);
     }
 
-    /// The most tokens to draft, of a drafter that costs something.
-    fn priced(&mut self, outlook: Outlook, forecast: &Forecast) -> (usize, Detour) {
-        if let State::Off { rounds, failed } = self.state {
-            self.debt = (self.debt - PROBE_SHARE).max(-MAX_CREDIT);
-            if rounds > 0 || self.debt + self.probe_price(outlook.text_len, forecast) > 0.0 {
-                self.state = State::Off { rounds: rounds.saturating_sub(1), failed };
-                return (0, Detour::No);
+    /// The most tokens that a model may draft in this round.
+    fn order(&mut self, outlook: Outlook, forecast: &mut Forecast) -> (usize, Detour) {
+        let cost = self.shared().costs.draft.clone();
+        match self.model.order(outlook, forecast, &cost) {
+            Order::Rest => (0, Detour::No),
+            Order::Probe { tokens, is_first } => {
+                if is_first {
+                    self.own.discount_model(PAST_WEIGHT);
+                    forecast.chances = Chances::new(&self.own, &self.shared().hazards);
+                }
+                (tokens, Detour::Probe(tokens))
             }
-            self.own.discount(PAST_WEIGHT);
-            self.drafting = Rate::default();
-            self.state = State::Probing { probe: 0, failed };
-        }
-        if let State::Probing { probe, failed } = self.state {
-            let tokens = if probe == 0 { PROBE_TOKENS } else { PROBE_ON_TOKENS };
-            self.state = State::Probing { probe: probe + 1, failed };
-            return (tokens, Detour::Probe(tokens));
-        }
-        let rate = self.drafting_rate(forecast);
-        if rate < 1.0 && (rate < HOPELESS || self.debt >= 0.0) {
-            self.turn_off(0, forecast);
-            return (0, Detour::No);
-        }
-        // Who does not ask goes on to the end.
-        let most = if self.asks { self.max_tokens } else { forecast.best_length(self.max_tokens).0 };
-        match self.detour() {
-            Detour::Shorter => (0, Detour::Shorter),
-            Detour::Longer => ((most + EXPLORE_MORE).min(self.max_tokens), Detour::Longer),
-            detour => (most, detour),
+            Order::Draft => {
+                // Who does not ask goes on to the end.
+                let most =
+                    if self.model.asks { self.max_tokens } else { forecast.best_length(self.max_tokens).0 };
+                match self.detour() {
+                    Detour::Shorter => (0, Detour::Shorter),
+                    Detour::Longer => ((most + EXPLORE_MORE).min(self.max_tokens), Detour::Longer),
+                    detour => (most, detour),
+                }
+            }
         }
     }
 
@@ -304,16 +199,14 @@ impl AutoPace {
         }
     }
 
-    /// What a probe says: go on asking, draft again, or leave it for longer.
-    fn judge_probe(&mut self, stood: bool) {
-        let State::Probing { probe, failed } = self.state else { return };
-        let forecast = self.forecast(1);
-        if self.drafting_rate(&forecast) >= 1.0 && (!stood || probe >= MAX_PROBES) {
-            self.state = State::On;
-            self.stats.off = None;
-        } else if !stood || probe >= MAX_PROBES {
-            self.turn_off(failed + 1, &forecast);
-        }
+    /// Whether guesses are of use: no reason to say so where they mostly are.
+    fn judge_guesses(&mut self, draft: &Draft, best: usize) {
+        let Some(Current { forecast, .. }) = &self.current else { return };
+        let declined = f64::from(u8::from(best == 0));
+        self.declined = DECLINE_MEMORY * self.declined + (1.0 - DECLINE_MEMORY) * declined;
+        let acceptance = Spot::of(draft).next().map_or(0.0, |first| forecast.chances.of(first));
+        let off = Off { acceptance, speed_up: (1.0 + acceptance) / forecast.pass[1] };
+        self.stats.off = (self.declined > MOSTLY && best == 0).then_some(off);
     }
 }
 
@@ -324,27 +217,33 @@ impl Pace for AutoPace {
         if outlook.room == 0 {
             return 0;
         }
-        let forecast = self.forecast(outlook.num_texts.max(1));
-        let (most, detour) = match self.is_free() {
-            true => (self.max_tokens, Detour::No),
-            false => self.priced(outlook, &forecast),
+        let mut forecast = self.forecast(outlook.num_texts.max(1));
+        let (of_model, detour) = match self.has_model() {
+            true => self.order(outlook, &mut forecast),
+            false => (0, Detour::No),
         };
+        let of_model = of_model.min(outlook.room);
+        let has_guesses = self.shared().costs.has_guesses;
+        let most = if has_guesses && detour != Detour::Shorter { self.max_tokens } else { of_model };
         let most = most.min(outlook.room);
         self.stats.rounds_off += usize::from(most == 0 && detour != Detour::Shorter);
         self.stats.probes += usize::from(matches!(detour, Detour::Probe(_) | Detour::Shorter));
-        let unseen = outlook.text_len.saturating_sub(self.seen);
+        let missed = self.model.missed(outlook.text_len);
         let catching_up =
-            if most > 0 && unseen > 2 { self.shared().costs.draft.catching_up(unseen) } else { 0.0 };
+            if of_model > 0 && missed > 2 { self.shared().costs.draft.catching_up(missed) } else { 0.0 };
         self.current = Some(Current {
             outlook,
             detour,
             forecast,
-            most,
-            survival: 1.0,
+            of_model,
+            works: of_model > 0,
+            growth: None,
             explored: 0,
             has_asked: false,
             steps: 0,
             catching_up,
+            guesses: Vec::new(),
+            taken: 0,
             dropped: None,
             declined: None,
         });
@@ -353,134 +252,138 @@ impl Pace for AutoPace {
 
     fn wants_prompt(&mut self, len: usize) -> bool {
         self.start();
-        let wanted = !matches!(self.state, State::Off { .. });
-        if wanted {
-            self.seen = len;
-        }
-        wanted
+        self.model.wants_prompt(len)
     }
 
     fn reads_confidence(&self) -> bool {
         true
     }
 
+    fn choose(&mut self, num_before: usize, guesses: &[Draft], has_model: bool) -> Choice {
+        let Some(current) = &mut self.current else { return Choice::by_confidence(guesses, has_model) };
+        current.guesses = guesses.to_vec();
+        let of_model = if has_model { current.of_model } else { 0 };
+        let is_probe = of_model > 0 && matches!(current.detour, Detour::Probe(_));
+        let catching_up = current.catching_up * CATCHING_UP_SHARE;
+        let behind = match of_model {
+            0 => 0.0,
+            most => current.forecast.worth_of_model(most, catching_up),
+        };
+        let mut choice = current.forecast.best_beginning(num_before, guesses, behind);
+        if is_probe {
+            choice.len = 0;
+        }
+        let num_more = if behind > 0.0 || is_probe { of_model } else { 0 };
+        current.works = num_more > 0;
+        current.taken = choice.len;
+        if !current.works {
+            // What is not worth scoring is dropped once the draft is whole.
+            choice.len = guesses.get(choice.guess).map_or(0, Draft::len);
+            current.taken = choice.len;
+            current.catching_up = 0.0;
+        }
+        let survival = if choice.len > 0 { choice.survival } else { 1.0 };
+        let len = num_before + choice.len;
+        current.growth =
+            Some(Growth { len, of_model: 0, survival, most: (len + num_more).min(self.max_tokens) });
+        Choice { guess: choice.guess, len: choice.len, num_more }
+    }
+
     fn go_on(&mut self, num_drafted: usize, confidence: Option<f32>) -> bool {
         let Some(current) = &mut self.current else { return true };
         current.has_asked = true;
-        let chance = confidence.map(|sure| current.forecast.chances.of(num_drafted, Some(sure)));
-        let most = current.most;
-        let is_wanted = current.forecast.is_worth_more(num_drafted, current.survival, chance, most);
+        let growth = current.growth.get_or_insert(Growth {
+            len: num_drafted,
+            of_model: 0,
+            survival: 1.0,
+            most: (num_drafted + current.of_model).min(self.max_tokens),
+        });
+        growth.of_model += num_drafted.saturating_sub(growth.len);
+        growth.len = num_drafted;
+        let spot = Spot::of_model(growth.of_model);
+        let sure = spot.with_confidence(confidence);
+        let chance = confidence.map(|_| current.forecast.chances.of(sure));
+        let is_wanted = current.forecast.is_worth_more(*growth, chance);
         let goes_on = match current.detour {
-            Detour::Probe(tokens) => num_drafted < tokens,
+            Detour::Probe(tokens) => growth.of_model < tokens,
             Detour::Longer if !is_wanted && current.explored < EXPLORE_MORE => {
                 current.explored += usize::from(confidence.is_some());
                 true
             }
             _ => is_wanted,
         };
-        if let (true, Some(chance)) = (goes_on, chance) {
-            current.survival *= chance;
+        if let Some(chance) = chance {
+            match goes_on {
+                true => growth.survival *= chance,
+                false => current.declined = Some(Trial { spot, passed: chance }),
+            }
         }
         current.steps += usize::from(goes_on && confidence.is_none());
-        if let (false, Some(chance)) = (goes_on, chance) {
-            current.declined = Some((num_drafted, chance));
-        }
         goes_on
     }
 
     fn keep(&mut self, draft: &Draft, least: usize) -> usize {
-        let is_free = self.is_free();
-        let detour = if is_free && !draft.is_empty() { self.detour() } else { Detour::No };
-        let Some(current) = &mut self.current else { return draft.len() };
+        let Some(current) = &self.current else { return draft.len() };
         if least >= draft.len() || current.detour != Detour::No {
             return draft.len();
         }
-        let chances = &current.forecast.chances;
-        let best = current
-            .forecast
-            .best_prefix(draft.confidences().enumerate().map(|(i, sure)| chances.of(i, sure)));
+        let (best, works) = (current.forecast.best_prefix(draft), current.works);
+        let detour = if works || draft.is_empty() { Detour::No } else { self.detour() };
         let kept = match detour {
             Detour::Longer => (best + EXPLORE_MORE).min(draft.len()),
             Detour::Shorter => 0,
             _ => best,
         };
         let kept = kept.max(least);
-        if kept != best.max(least) {
-            current.detour = detour;
-            self.stats.probes += 1;
+        if let Some(current) = &mut self.current {
+            if kept != best.max(least) {
+                current.detour = detour;
+                self.stats.probes += 1;
+            }
+            current.dropped = draft.tokens.get(kept).copied().zip(Spot::of(draft).nth(kept));
         }
-        current.dropped = draft.tokens.get(kept).copied().zip(Some(draft.confidences().nth(kept).flatten()));
         if kept == 0 && best == 0 {
             self.stats.rounds_off += 1;
         }
-        if is_free {
-            let first = draft.confidences().next().flatten();
-            let chance = current.forecast.chances.of(0, first);
-            self.declined =
-                DECLINE_MEMORY * self.declined + (1.0 - DECLINE_MEMORY) * f64::from(u8::from(best == 0));
-            let off = Off { acceptance: chance, speed_up: (1.0 + chance) / current.forecast.pass[1] };
-            self.stats.off = (self.declined > MOSTLY && best == 0).then_some(off);
+        if !works {
+            self.judge_guesses(draft, best);
         }
         kept
     }
 
     fn observe(&mut self, outcome: &Outcome<'_>) {
         let Some(current) = self.current.take() else { return };
-        let draft = outcome.draft;
-        let passed = |position| f64::from(u8::from(position < outcome.num_accepted));
-        let trial = |(position, confidence)| Trial { position, confidence, passed: passed(position) };
-        let mut trials: Vec<Trial> =
-            draft.confidences().enumerate().take(outcome.num_reached()).map(trial).collect();
-        // Where all stood, the token behind them tells of the guess that was not scored.
-        if let (Some((token, confidence)), Some(&next)) = (current.dropped, outcome.new.get(draft.len()))
-            && outcome.num_accepted == draft.len()
-        {
-            trials.push(Trial {
-                position: draft.len(),
-                confidence,
-                passed: f64::from(u8::from(token == next)),
-            });
-        }
-        // What was not even drawn would have stood by that chance, or positions would seem as good as their sure tokens.
-        if let Some((position, chance)) = current.declined
-            && outcome.num_accepted == draft.len()
-        {
-            trials.push(Trial { position, confidence: None, passed: chance });
-        }
+        let trials = trials(&current, outcome);
         self.own.learn(&trials);
 
-        let has_drafted = current.most > 0;
+        let draft = outcome.draft;
         // Who never asks worked on what there is, and perhaps looked in vain.
         let steps = if current.has_asked { current.steps + 1 } else { draft.len().max(1) };
-        let steps = if has_drafted { steps } else { 0 };
+        let steps = if current.works { steps } else { 0 };
         let time = current.forecast.pass[draft.len().min(self.max_tokens)]
             + steps as f64 * current.forecast.step
             + current.catching_up;
-        self.overall.add(outcome.new.len(), time, RATE_MEMORY);
-        if has_drafted {
-            self.asks = current.has_asked;
-            self.seen = current.outlook.text_len + outcome.new.len();
-            self.debt = (self.debt + time - outcome.new.len() as f64).max(-MAX_CREDIT);
-            if current.detour == Detour::No {
-                self.drafting.add(outcome.new.len(), time, RATE_MEMORY);
-            }
+        self.overall.add(outcome.new.len(), time);
+        if current.works {
+            self.model.asks = current.has_asked;
+            let text_len = current.outlook.text_len + outcome.new.len();
+            self.model.learn(text_len, outcome.new.len(), time, current.detour != Detour::No);
         }
         let mut shared = self.shared();
         shared.hazards.learn(&trials);
         shared.costs.target.observe(outcome.times.rows, outcome.times.verify);
-        if has_drafted {
-            // Only a text alone knows whose steps they were.
-            if let Some(speed) = shared.costs.target.speed()
-                && current.outlook.num_texts == 1
-                && current.catching_up == 0.0
-            {
-                shared.costs.draft.observe(steps, outcome.times.draft, speed);
-            }
+        // Only a text alone knows whose steps they were.
+        if let Some(speed) = shared.costs.target.speed()
+            && steps > 0
+            && current.outlook.num_texts == 1
+            && current.catching_up == 0.0
+        {
+            shared.costs.draft.observe(steps, outcome.times.draft, speed);
         }
         drop(shared);
         if let Detour::Probe(_) = current.detour {
             let stood = !draft.is_empty() && outcome.num_accepted == draft.len();
-            self.judge_probe(stood);
+            self.model.judge_probe(stood, &self.forecast(1));
         }
     }
 
@@ -489,6 +392,42 @@ impl Pace for AutoPace {
     }
 
     fn stats(&self) -> PlanStats {
-        self.stats
+        // Guesses go on where a model rests.
+        let off = match self.has_model() {
+            true if !self.shared().costs.has_guesses => self.model.off,
+            true => self.stats.off.and(self.model.off),
+            false => self.stats.off,
+        };
+        PlanStats { off, ..self.stats }
     }
+}
+
+/// What a round shows of everybody who guessed, asked or not.
+fn trials(current: &Current, outcome: &Outcome<'_>) -> Vec<Trial> {
+    let draft = outcome.draft;
+    let passed = |stands: bool| f64::from(u8::from(stands));
+    let drafted = Spot::of(draft).enumerate().take(outcome.num_reached()).skip(current.taken);
+    let mut trials: Vec<Trial> =
+        drafted.map(|(i, spot)| Trial { spot, passed: passed(i < outcome.num_accepted) }).collect();
+    // Guesses that cost nothing are judged by the text that came, whether or not they were in the draft.
+    for guess in &current.guesses {
+        for ((spot, token), new) in Spot::of(guess).zip(&guess.tokens).zip(outcome.new) {
+            trials.push(Trial { spot, passed: passed(token == new) });
+            if token != new {
+                break;
+            }
+        }
+    }
+    if outcome.num_accepted < draft.len() {
+        return trials;
+    }
+    // Where all stood, the token behind them tells of the one that was not scored.
+    if let (Some((token, spot)), Some(&next)) = (current.dropped, outcome.new.get(draft.len()))
+        && draft.len() >= current.taken
+    {
+        trials.push(Trial { spot, passed: passed(token == next) });
+    }
+    // What was not even drawn would have stood by that chance, or positions would seem as good as their sure tokens.
+    trials.extend(current.declined);
+    trials
 }

@@ -151,16 +151,18 @@ impl DraftCost {
 pub(crate) struct Costs {
     pub(crate) target: CostCurve,
     pub(crate) draft: DraftCost,
+    /// Whether there are guesses that cost nothing.
+    pub(crate) has_guesses: bool,
     /// The most tokens worth drafting.
     pub(crate) max_tokens: usize,
 }
 
 impl Costs {
-    /// With nothing measured: guesses, until passes tell, for drafts by a model or by something faster, such as an index.
-    pub(crate) fn guessed(by_model: bool, max_tokens: usize) -> Self {
-        let (step, seen) = if by_model { (GUESSED_STEP, 0) } else { (0.0, MEASURED) };
+    /// With nothing measured: a guess, until passes tell, for drafts by a model, by something that costs nothing, or both.
+    pub(crate) fn guessed(has_model: bool, has_guesses: bool, max_tokens: usize) -> Self {
+        let (step, seen) = if has_model { (GUESSED_STEP, 0) } else { (0.0, MEASURED) };
         let draft = DraftCost { step, curve: CostCurve::guessed(), seen };
-        Self { target: CostCurve::guessed(), draft, max_tokens }
+        Self { target: CostCurve::guessed(), draft, has_guesses, max_tokens }
     }
 
     /// With the target's curve.

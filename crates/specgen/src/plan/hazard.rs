@@ -1,5 +1,7 @@
-//! What is accepted: the chance of each draft position, given that those before it stand, by position and by how sure
-//! the drafter was.
+//! What is accepted: the chance of each draft position, given that those before it stand, by who guessed it, by position
+//! and by how sure they were.
+
+use crate::verify::{Draft, Signal, Source};
 
 /// Positions that are told apart.
 pub(super) const POSITIONS: usize = super::auto::MAX_TOKENS;
@@ -65,62 +67,126 @@ pub(super) enum Scope {
     Shared,
 }
 
-/// What has been accepted so far. Positions behind the first rejection are censored: they say nothing.
-#[derive(Clone, Debug)]
-pub(super) struct Hazards {
-    memory: f64,
-    by_position: [Cell; POSITIONS],
-    by_confidence: [[Cell; CLASSES]; DEPTHS],
+/// A token with the place that counts for its chance: that in the run of tokens of one source it belongs to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Spot {
+    pub(super) position: usize,
+    pub(super) signal: Signal,
+}
+
+impl Spot {
+    /// Of a model's token of which it is not known how sure it will be.
+    pub(super) fn of_model(position: usize) -> Self {
+        Self { position, signal: Signal { source: Source::Model, confidence: None } }
+    }
+
+    pub(super) fn with_confidence(mut self, confidence: Option<f32>) -> Self {
+        self.signal.confidence = confidence;
+        self
+    }
+
+    /// Of each token of a draft.
+    pub(super) fn of(draft: &Draft) -> impl Iterator<Item = Self> + '_ {
+        let mut last: Option<Self> = None;
+        draft.signals().map(move |signal| {
+            let run = last.filter(|last| slot(last.signal.source) == slot(signal.source));
+            let spot = Self { position: run.map_or(0, |last| last.position + 1), signal };
+            last = Some(spot);
+            spot
+        })
+    }
 }
 
 /// A token that was up for acceptance.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Trial {
-    pub(super) position: usize,
-    pub(super) confidence: Option<f32>,
+    pub(super) spot: Spot,
     /// 1 or 0; for a token that was not tried, its chance.
     pub(super) passed: f64,
+}
+
+/// Sources whose experience is kept apart.
+const SLOTS: usize = Source::ALL.len() - 1;
+
+/// A drafter that does not say who it is counts as a model.
+fn slot(source: Source) -> usize {
+    match source {
+        Source::Other | Source::Model => 0,
+        Source::Grammar => 1,
+        Source::Text => 2,
+        Source::Corpus => 3,
+        Source::Prediction => 4,
+    }
+}
+
+/// What has been accepted so far. Positions behind the first rejection are censored: they say nothing.
+#[derive(Clone, Debug)]
+pub(super) struct Hazards {
+    memory: f64,
+    by_source: [Experience; SLOTS],
+}
+
+/// With one source.
+#[derive(Clone, Debug, Default)]
+struct Experience {
+    by_position: [Cell; POSITIONS],
+    by_confidence: [[Cell; CLASSES]; DEPTHS],
 }
 
 impl Hazards {
     pub(super) fn new(scope: Scope) -> Self {
         let memory = if scope == Scope::Own { OWN_MEMORY } else { SHARED_MEMORY };
-        Self { memory, by_position: Default::default(), by_confidence: Default::default() }
+        Self { memory, by_source: Default::default() }
     }
 
     /// Learns from the tokens of one round.
     pub(super) fn learn(&mut self, trials: &[Trial]) {
-        if trials.is_empty() {
-            return;
-        }
-        self.by_position.iter_mut().for_each(|cell| cell.forget(self.memory));
-        let mut seen = [[false; CLASSES]; DEPTHS];
-        for trial in trials.iter().filter(|trial| trial.position < POSITIONS) {
-            self.by_position[trial.position].add(trial.passed);
-            if let Some(confidence) = trial.confidence {
-                let (depth, class) = (trial.position.min(DEPTHS - 1), class_of(confidence));
-                let cell = &mut self.by_confidence[depth][class];
-                // A class that is seldom seen keeps what it showed.
-                if !std::mem::replace(&mut seen[depth][class], true) {
-                    cell.forget(self.memory);
-                }
-                cell.add(trial.passed);
-            }
+        for (i, experience) in self.by_source.iter_mut().enumerate() {
+            experience.learn(self.memory, trials.iter().filter(|trial| slot(trial.spot.signal.source) == i));
         }
     }
 
-    /// Lets it count for no more than `most` observations: the text has gone on unobserved.
-    pub(super) fn discount(&mut self, most: f64) {
-        let cells = self.by_position.iter_mut().chain(self.by_confidence.iter_mut().flatten());
+    /// Lets what is known of a model count for no more than `most` observations: the text has gone on unobserved.
+    pub(super) fn discount_model(&mut self, most: f64) {
+        let experience = &mut self.by_source[slot(Source::Model)];
+        let cells = experience.by_position.iter_mut().chain(experience.by_confidence.iter_mut().flatten());
         for cell in cells.filter(|cell| cell.reached > most) {
             cell.forget(most / cell.reached);
         }
     }
 }
 
+impl Experience {
+    fn learn<'a>(&mut self, memory: f64, trials: impl Iterator<Item = &'a Trial>) {
+        let mut seen = [[false; CLASSES]; DEPTHS];
+        let mut is_first = true;
+        for Trial { spot: Spot { position, signal }, passed } in trials {
+            if *position >= POSITIONS {
+                continue;
+            }
+            if std::mem::replace(&mut is_first, false) {
+                self.by_position.iter_mut().for_each(|cell| cell.forget(memory));
+            }
+            self.by_position[*position].add(*passed);
+            if let Some(confidence) = signal.confidence {
+                let (depth, class) = ((*position).min(DEPTHS - 1), class_of(confidence));
+                let cell = &mut self.by_confidence[depth][class];
+                // A class that is seldom seen keeps what it showed.
+                if !std::mem::replace(&mut seen[depth][class], true) {
+                    cell.forget(memory);
+                }
+                cell.add(*passed);
+            }
+        }
+    }
+}
+
 /// The chances of the next draft.
 #[derive(Clone, Debug)]
-pub(super) struct Chances {
+pub(super) struct Chances([SourceChances; SLOTS]);
+
+#[derive(Clone, Debug, Default)]
+struct SourceChances {
     by_position: [f64; POSITIONS],
     by_confidence: [[f64; CLASSES]; DEPTHS],
 }
@@ -128,6 +194,21 @@ pub(super) struct Chances {
 impl Chances {
     /// By what `own` text and all texts showed.
     pub(super) fn new(own: &Hazards, shared: &Hazards) -> Self {
+        Self(std::array::from_fn(|slot| SourceChances::new(&own.by_source[slot], &shared.by_source[slot])))
+    }
+
+    /// The chance that a token stands if all before it do.
+    pub(super) fn of(&self, Spot { position, signal }: Spot) -> f64 {
+        let chances = &self.0[slot(signal.source)];
+        match signal.confidence {
+            Some(confidence) => chances.by_confidence[position.min(DEPTHS - 1)][class_of(confidence)],
+            None => chances.by_position[position.min(POSITIONS - 1)],
+        }
+    }
+}
+
+impl SourceChances {
+    fn new(own: &Experience, shared: &Experience) -> Self {
         let mut by_position = [0.0; POSITIONS];
         let (mut of_all, mut before) = (PRIOR, None);
         for (i, chance) in by_position.iter_mut().enumerate() {
@@ -148,14 +229,6 @@ impl Chances {
             make_ascending(chances, weight);
         }
         Self { by_position, by_confidence }
-    }
-
-    /// The chance that a token stands if all before it do.
-    pub(super) fn of(&self, position: usize, confidence: Option<f32>) -> f64 {
-        match confidence {
-            Some(confidence) => self.by_confidence[position.min(DEPTHS - 1)][class_of(confidence)],
-            None => self.by_position[position.min(POSITIONS - 1)],
-        }
     }
 }
 
@@ -183,7 +256,11 @@ mod tests {
     use super::*;
 
     fn trial(position: usize, passed: bool) -> Trial {
-        Trial { position, confidence: None, passed: f64::from(u8::from(passed)) }
+        Trial { spot: Spot::of_model(position), passed: f64::from(u8::from(passed)) }
+    }
+
+    fn sure(confidence: f32) -> Spot {
+        Spot::of_model(0).with_confidence(Some(confidence))
     }
 
     /// Accepted over drafted is .59 for four tokens at a chance of .8; the chance of each position is what counts.
@@ -197,40 +274,54 @@ mod tests {
             }
         }
         let chances = Chances::new(&own, &shared);
-        assert!((chances.of(0, None) - 0.8).abs() < 0.05, "{chances:?}");
-        assert!((chances.of(1, None) - 0.75).abs() < 0.05, "{chances:?}");
+        assert!((chances.of(Spot::of_model(0)) - 0.8).abs() < 0.05, "{chances:?}");
+        assert!((chances.of(Spot::of_model(1)) - 0.75).abs() < 0.05, "{chances:?}");
         // Nobody has been there, but it will be like the position before.
-        assert!((chances.of(2, None) - 0.73).abs() < 0.05, "{chances:?}");
+        assert!((chances.of(Spot::of_model(2)) - 0.73).abs() < 0.05, "{chances:?}");
     }
 
     #[test]
     fn a_new_text_starts_from_what_others_showed() {
         let (own, mut shared) = (Hazards::new(Scope::Own), Hazards::new(Scope::Shared));
-        assert_eq!(Chances::new(&own, &shared).of(0, None), PRIOR);
+        assert_eq!(Chances::new(&own, &shared).of(Spot::of_model(0)), PRIOR);
         (0..200).for_each(|_| shared.learn(&[trial(0, false)]));
-        assert!(Chances::new(&own, &shared).of(0, None) < 0.05);
+        assert!(Chances::new(&own, &shared).of(Spot::of_model(0)) < 0.05);
     }
 
     #[test]
     fn confidence_is_calibrated_and_ascends() {
         let (mut own, shared) = (Hazards::new(Scope::Own), Hazards::new(Scope::Shared));
-        let sure = |confidence, passed| Trial {
-            position: 0,
-            confidence: Some(confidence),
-            passed: f64::from(u8::from(passed)),
-        };
+        let tried =
+            |confidence, passed| Trial { spot: sure(confidence), passed: f64::from(u8::from(passed)) };
         for i in 0..300 {
-            own.learn(&[sure(0.95, i % 2 == 0)]);
-            own.learn(&[sure(0.3, i % 10 == 0)]);
+            own.learn(&[tried(0.95, i % 2 == 0)]);
+            own.learn(&[tried(0.3, i % 10 == 0)]);
         }
         let chances = Chances::new(&own, &shared);
-        assert!((chances.of(0, Some(0.95)) - 0.5).abs() < 0.1);
-        assert!((chances.of(0, Some(0.3)) - 0.1).abs() < 0.1);
-        let all: Vec<f64> = (0..CLASSES).map(|class| chances.by_confidence[0][class]).collect();
+        assert!((chances.of(sure(0.95)) - 0.5).abs() < 0.1);
+        assert!((chances.of(sure(0.3)) - 0.1).abs() < 0.1);
+        let all: Vec<f64> = (0..CLASSES).map(|class| chances.0[0].by_confidence[0][class]).collect();
         assert!(all.is_sorted(), "{all:?}");
         // A bad draft's 0.8 is no better than its 0.95.
-        assert!(chances.of(0, Some(0.8)) <= chances.of(0, Some(0.95)));
+        assert!(chances.of(sure(0.8)) <= chances.of(sure(0.95)));
         assert_eq!(class_of(f32::NAN), 0);
+    }
+
+    #[test]
+    fn each_source_has_its_own_experience() {
+        let signal = |source, confidence| Signal { source, confidence: Some(confidence) };
+        let mut draft = Draft::guessed(&[1, 2], signal(Source::Text, 0.5));
+        draft.extend(Draft::guessed(&[3], signal(Source::Model, 0.5)));
+        draft.extend(Draft::guessed(&[4], signal(Source::Text, 0.5)));
+        let spots: Vec<Spot> = Spot::of(&draft).collect();
+        assert_eq!(spots.iter().map(|spot| spot.position).collect::<Vec<_>>(), [0, 1, 0, 0]);
+
+        let (mut own, shared) = (Hazards::new(Scope::Own), Hazards::new(Scope::Shared));
+        for _ in 0..100 {
+            own.learn(&[Trial { spot: spots[0], passed: 1.0 }, Trial { spot: spots[2], passed: 0.0 }]);
+        }
+        let chances = Chances::new(&own, &shared);
+        assert!(chances.of(spots[0]) > 0.9 && chances.of(spots[2]) < 0.1, "{chances:?}");
     }
 
     #[test]

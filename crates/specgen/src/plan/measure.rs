@@ -39,7 +39,8 @@ const MAX_GPU_TOKENS: usize = 7;
 /// Guesses for a pair of which nothing was measured.
 pub(crate) fn guessed(target: &dyn Model, drafter: &dyn Drafter) -> Costs {
     let is_cpu = matches!(target.info().device.as_str(), "cpu" | "reference");
-    Costs::guessed(drafter.model().is_some(), if is_cpu { auto::MAX_TOKENS } else { MAX_GPU_TOKENS })
+    let max_tokens = if is_cpu { auto::MAX_TOKENS } else { MAX_GPU_TOKENS };
+    Costs::guessed(drafter.model().is_some(), drafter.has_guesses(), max_tokens)
 }
 
 /// The times of a model's passes on one machine, as they are kept on disk.

@@ -21,6 +21,7 @@ mod measure;
 mod simple;
 #[cfg(test)]
 mod tests;
+mod worker;
 
 use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
@@ -174,6 +175,12 @@ pub trait Pace: Send {
         true
     }
 
+    /// What to take of `guesses`, alternatives that cost nothing and would stand behind the first `num_before` tokens of the
+    /// draft; a model, where there is one, may go on behind the guess, or begin in its place.
+    fn choose(&mut self, _num_before: usize, guesses: &[Draft], has_model: bool) -> Choice {
+        Choice::by_confidence(guesses, has_model)
+    }
+
     /// How many tokens of the draft the target is to score, from the first. The first `least` were drawn for a ratio test,
     /// and stay in any case.
     fn keep(&mut self, draft: &Draft, _least: usize) -> usize {
@@ -189,6 +196,35 @@ pub trait Pace: Send {
     /// What it has done so far.
     fn stats(&self) -> PlanStats {
         PlanStats::default()
+    }
+}
+
+/// Who begins a draft, and who goes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Choice {
+    /// Which guess.
+    pub guess: usize,
+    /// How many of its tokens; 0 for none.
+    pub len: usize,
+    /// How many tokens the model may add at most.
+    pub num_more: usize,
+}
+
+/// A guess less sure than this is worth less than a model's.
+const SURE: f32 = 0.75;
+
+impl Choice {
+    /// The guess that is surest of itself, and then the model, to the end: for who knows no costs.
+    pub fn by_confidence(guesses: &[Draft], has_model: bool) -> Self {
+        let is_sure = |guess: &Draft| guess.signals().next().and_then(|first| first.confidence) >= Some(SURE);
+        let sure = guesses.iter().enumerate().filter(|(_, guess)| !has_model || is_sure(guess));
+        let best = sure.max_by(|(_, a), (_, b)| a.expected_len().total_cmp(&b.expected_len()));
+        let num_more = if has_model { usize::MAX } else { 0 };
+        best.map_or(Self { num_more, ..Self::default() }, |(guess, best)| Self {
+            guess,
+            len: best.len(),
+            num_more,
+        })
     }
 }
 

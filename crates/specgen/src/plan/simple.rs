@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::{Outcome, Outlook, Pace, Planner};
-use crate::verify::Draft;
+use crate::verify::{Draft, Signal};
 
 /// Always so many.
 #[derive(Clone)]
@@ -64,7 +64,8 @@ impl Pace for Floor {
     }
 
     fn keep(&mut self, draft: &Draft, _least: usize) -> usize {
-        draft.confidences().position(|sure| sure.is_some_and(|sure| sure < self.0)).unwrap_or(draft.len())
+        let is_unsure = |signal: Signal| signal.confidence.is_some_and(|sure| sure < self.0);
+        draft.signals().position(is_unsure).unwrap_or(draft.len())
     }
 
     fn fork(&self) -> Box<dyn Pace> {

@@ -8,12 +8,13 @@ use proptest::prelude::*;
 
 use super::{
     Outcome, Outlook, Pace, Plan, Planner, RoundTimes,
-    auto::{ALLOWANCE, Auto, MAX_CREDIT, MAX_TOKENS, PROBE_TOKENS},
+    auto::{Auto, MAX_TOKENS},
     cost::{CostCurve, Costs},
+    worker::{ALLOWANCE, MAX_CREDIT, PROBE_TOKENS},
 };
 use crate::{
     rng::{Noise, Stream},
-    verify::Draft,
+    verify::{Draft, Signal, Source},
 };
 
 /// A pass of one row.
@@ -67,7 +68,7 @@ impl World {
     fn costs(&self) -> Costs {
         let points: Vec<(usize, f64)> =
             (1..).zip(&self.pass).map(|(rows, pass)| (rows, pass * ONE)).collect();
-        let costs = Costs::guessed(self.drafts != Drafts::Free, MAX_TOKENS);
+        let costs = Costs::guessed(self.drafts != Drafts::Free, self.drafts == Drafts::Free, MAX_TOKENS);
         let costs = costs.with_target(&CostCurve::through(&points));
         match self.drafts {
             Drafts::Free => costs,
@@ -135,7 +136,7 @@ impl Simulation<'_> {
             }
             draft.push(len as u32, crate::distribution::Distribution::Point(len as u32));
             if *drafts != Drafts::Mute {
-                draft.confidence.push(round.confidence);
+                draft.signals.push(Signal { source: Source::Model, confidence: Some(round.confidence) });
             }
         }
         let guesses = draft.clone();

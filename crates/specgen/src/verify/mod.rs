@@ -12,6 +12,7 @@
 
 mod block;
 mod coupled;
+mod draft;
 mod rejection;
 #[cfg(test)]
 mod tests;
@@ -20,6 +21,7 @@ use std::{fmt, str::FromStr};
 
 pub use block::block;
 pub use coupled::coupled;
+pub use draft::{Draft, DraftNoise, Signal, Source};
 pub use rejection::rejection;
 
 use crate::distribution::{Distribution, Law};
@@ -67,105 +69,6 @@ impl FromStr for Verification {
             let names = Self::ALL.map(Self::name).join(", ");
             Error::InvalidArgument(format!("verification `{text}` is unknown; wanted one of {names}"))
         })
-    }
-}
-
-/// Drafted tokens, with what is known of how they came about.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Draft {
-    /// The drafted token ids, in order.
-    pub tokens: Vec<u32>,
-    /// For a tree: the index of each token's parent plus 1, 0 for the pending token. `None` for a chain.
-    pub parents: Option<Vec<u32>>,
-    /// For each token, the distribution it was really drawn from; [`Distribution::Point`] if it was not drawn
-    /// at all (n-gram, greedy draft, unknown origin) or with noise shared with the target, which is always
-    /// safe.
-    pub q: Vec<Distribution>,
-    /// Where it ends, the model that drafts had logits that are no numbers. It is a draft like any other:
-    /// whether there is a next `q` may depend on the tokens before, which stay.
-    pub broken: bool,
-    /// For each token, how sure the drafter was, from 0 to 1; empty where it does not say. For plans only: no rule of
-    /// verification reads it.
-    pub confidence: Vec<f32>,
-}
-
-impl Draft {
-    /// A chain of guesses that were not drawn at random.
-    pub fn deterministic(tokens: Vec<u32>) -> Self {
-        let q = tokens.iter().map(|&token| Distribution::Point(token)).collect();
-        Self { tokens, q, ..Self::default() }
-    }
-
-    /// Number of drafted tokens.
-    pub fn len(&self) -> usize {
-        self.tokens.len()
-    }
-
-    /// Whether nothing was drafted.
-    pub fn is_empty(&self) -> bool {
-        self.tokens.is_empty()
-    }
-
-    /// How sure the drafter was of each token, as far as it says.
-    pub fn confidences(&self) -> impl Iterator<Item = Option<f32>> + '_ {
-        (0..self.len()).map(|i| self.confidence.get(i).copied())
-    }
-
-    /// How many tokens at the end of a chain were not drawn for a ratio test: of these any number may be dropped, whatever
-    /// they are. Dropping one that was drawn, for what it is, bends the target's distribution.
-    pub fn num_droppable(&self) -> usize {
-        let is_guess = |q: &&Distribution| matches!(q, Distribution::Point(_));
-        if self.parents.is_some() {
-            0
-        } else {
-            self.q.iter().rev().take_while(is_guess).count().min(self.len())
-        }
-    }
-
-    /// Drops all tokens of a chain but the first `len`.
-    pub fn truncate(&mut self, len: usize) {
-        self.tokens.truncate(len);
-        self.q.truncate(len);
-        self.confidence.truncate(len);
-    }
-
-    /// Appends a token to a chain, with the distribution it was drawn from.
-    pub fn push(&mut self, token: u32, q: Distribution) {
-        self.tokens.push(token);
-        self.q.push(q);
-    }
-
-    /// Draws the next token of a chain from `q`, appends it and returns it with `ln q(token)`. With the
-    /// target's own noise it is a guess at the target's draw, and `q` is forgotten: no ratio may be tested
-    /// with it.
-    pub fn draw(&mut self, q: Distribution, noise: &mut DraftNoise) -> (u32, f32) {
-        let index = self.len();
-        let token = match noise {
-            DraftNoise::Own(noise) => q.draw(noise, index),
-            DraftNoise::Shared(noise) => q.draw(noise, index),
-        };
-        let ln_q = q.log_prob(token);
-        self.push(token, if matches!(noise, DraftNoise::Own(_)) { q } else { Distribution::Point(token) });
-        (token, ln_q)
-    }
-}
-
-/// What a drafter draws with, by [`Draft::draw`].
-#[derive(Debug, Clone)]
-pub enum DraftNoise {
-    /// Numbers of its own, new in every round: its `q` is tested by ratio.
-    Own(RoundNoise),
-    /// The numbers that the target will draw with.
-    Shared(CoupledNoise),
-}
-
-impl DraftNoise {
-    /// For the tokens behind the next `num_tokens`.
-    pub(crate) fn behind(self, num_tokens: usize) -> Self {
-        match self {
-            Self::Own(noise) => Self::Own(noise.behind(num_tokens)),
-            Self::Shared(noise) => Self::Shared(noise.behind(num_tokens)),
-        }
     }
 }
 

@@ -1,0 +1,249 @@
+//! `CompositeDrafter`: guesses that cost nothing, from what was said before, and a model where that is worth its time.
+
+use std::sync::Arc;
+
+use super::{
+    Committed, Corpus, Draft, DraftRequest, DraftState, DraftVocab, Drafter,
+    behind::{Lead, draft_behind},
+    texts::Texts,
+};
+use crate::{
+    error::Result,
+    model::Model,
+    plan::Choice,
+    sampling::{History, Sampler},
+    verify::{Signal, Source},
+};
+
+/// Of the beginning of a prediction nothing is known yet.
+const BEGINNING: Signal = Signal { source: Source::Prediction, confidence: Some(0.9) };
+/// A text that loses more tokens than this at its end has become another.
+const REWRITTEN: usize = 16;
+
+/// Guesses what followed the text's end when it was there before: in this text, in other texts ([`Corpus`]), in what the
+/// user expects ([`Drafter::expect`]). A model, where there is one, drafts behind a guess or instead of it, and is followed
+/// by guesses in turn: the plan says which of them brings most for its time.
+#[derive(Clone)]
+pub struct CompositeDrafter {
+    corpus: Arc<Corpus>,
+    model: Option<Arc<dyn Drafter>>,
+}
+
+impl CompositeDrafter {
+    /// Guesses alone, by this text and those of `corpus`, to which every text is added when it is over.
+    pub fn new(corpus: Arc<Corpus>) -> Self {
+        Self { corpus, model: None }
+    }
+
+    /// With a drafter whose tokens cost time.
+    #[must_use]
+    pub fn with_model(self, model: Arc<dyn Drafter>) -> Self {
+        Self { model: Some(model), ..self }
+    }
+}
+
+/// What is known of one text.
+struct State {
+    text: Texts,
+    /// Tokens at its beginning that are in the corpus already, or will be by another.
+    num_known: usize,
+    prediction: Option<Prediction>,
+    corpus: Arc<Corpus>,
+    model: Option<Box<dyn DraftState>>,
+}
+
+/// What the user expects the output to be.
+#[derive(Clone)]
+struct Prediction {
+    tokens: Vec<u32>,
+    texts: Texts,
+}
+
+impl DraftState for State {}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        self.remember();
+    }
+}
+
+impl State {
+    /// Hands the text over to the corpus.
+    fn remember(&mut self) {
+        let new = self.text.tokens().get(self.num_known..).unwrap_or_default();
+        if !new.is_empty() {
+            self.corpus.add(new);
+        }
+        self.num_known = self.text.tokens().len();
+    }
+
+    /// Brings itself to `tokens`.
+    fn follow(&mut self, tokens: &[u32]) {
+        let before = self.text.tokens();
+        let shared = before.iter().zip(tokens).take_while(|(a, b)| a == b).count();
+        if before.len() > shared + REWRITTEN {
+            self.remember();
+        }
+        self.text.follow(tokens);
+        self.num_known = self.num_known.min(shared);
+    }
+
+    /// A guess from every source that has one.
+    fn guesses(&mut self, wish: &Wish<'_>) -> Vec<Draft> {
+        self.follow(wish.tokens);
+        let here = self.text.guess(wish.tokens, wish.k, Source::Text, wish.end_ids);
+        let elsewhere = self.corpus.guess(wish.tokens, wish.k, wish.end_ids);
+        let expected = self.prediction.as_ref().map(|prediction| prediction.guess(wish));
+        let mut guesses: Vec<Draft> = [here, elsewhere].into_iter().chain(expected).collect();
+        for guess in &mut guesses {
+            guess.truncate(wish.num_allowed(&guess.tokens));
+        }
+        guesses.retain(|guess| !guess.is_empty());
+        guesses
+    }
+
+    /// A guess at what comes behind a draft.
+    fn guess_behind(&mut self, draft: &Draft, wish: &Wish<'_>) -> Draft {
+        let room = wish.k.saturating_sub(draft.len());
+        let has_ended = draft.tokens.last().is_some_and(|id| wish.end_ids.contains(id));
+        if room == 0 || has_ended || draft.is_empty() || draft.broken {
+            return Draft::default();
+        }
+        let tail = [wish.tokens, &draft.tokens].concat();
+        draft.tokens.iter().for_each(|&token| self.text.push(token));
+        let mut guess = self.text.guess(&tail, room, Source::Text, wish.end_ids);
+        draft.tokens.iter().for_each(|_| self.text.pop());
+        let said = [&draft.tokens[..], &guess.tokens].concat();
+        guess.truncate(wish.num_allowed(&said).saturating_sub(draft.len()));
+        guess
+    }
+}
+
+/// What guesses depend on.
+struct Wish<'a> {
+    tokens: &'a [u32],
+    k: usize,
+    end_ids: &'a [u32],
+    sampler: &'a Sampler,
+    history: &'a History,
+}
+
+impl Wish<'_> {
+    /// How many of `tokens` a grammar allows: what it forbids need not be verified. (A token that was drawn must not be
+    /// dropped so.)
+    fn num_allowed(&self, tokens: &[u32]) -> usize {
+        self.sampler.num_allowed(self.history, tokens)
+    }
+}
+
+impl Prediction {
+    fn new(tokens: &[u32]) -> Self {
+        let mut texts = Texts::default();
+        texts.add(tokens);
+        Self { tokens: tokens.to_vec(), texts }
+    }
+
+    /// Its beginning, and then what follows the output's end in it.
+    fn guess(&self, wish: &Wish<'_>) -> Draft {
+        let output = wish.history.output();
+        if output.is_empty() {
+            return Draft::guessed(&self.tokens[..self.tokens.len().min(wish.k)], BEGINNING);
+        }
+        self.texts.guess(output, wish.k, Source::Prediction, wish.end_ids)
+    }
+}
+
+/// A request's state, and what it asks for.
+fn parts<'r>(request: &'r mut DraftRequest<'_>) -> (&'r mut State, Wish<'r>) {
+    let DraftRequest { state, tokens, k, sampler, history, end_ids, .. } = request;
+    (state.downcast::<State>(), Wish { tokens, k: *k, end_ids, sampler, history })
+}
+
+impl Drafter for CompositeDrafter {
+    fn new_state(&self) -> Box<dyn DraftState> {
+        Box::new(State {
+            text: Texts::default(),
+            num_known: 0,
+            prediction: None,
+            corpus: self.corpus.clone(),
+            model: self.model.as_ref().map(|model| model.new_state()),
+        })
+    }
+
+    fn fork_state(&self, state: &mut dyn DraftState) -> Result<Box<dyn DraftState>> {
+        let state = state.downcast::<State>();
+        let model = match (&self.model, &mut state.model) {
+            (Some(drafter), Some(state)) => Some(drafter.fork_state(state.as_mut())?),
+            _ => None,
+        };
+        Ok(Box::new(State {
+            text: state.text.clone(),
+            num_known: state.text.tokens().len(),
+            prediction: state.prediction.clone(),
+            corpus: self.corpus.clone(),
+            model,
+        }))
+    }
+
+    fn prefill(&self, state: &mut dyn DraftState, tokens: &[u32], chunk: usize) -> Result<bool> {
+        match (&self.model, &mut state.downcast::<State>().model) {
+            (Some(drafter), Some(state)) => drafter.prefill(state.as_mut(), tokens, chunk),
+            _ => Ok(false),
+        }
+    }
+
+    fn expect(&self, state: &mut dyn DraftState, prediction: &[u32]) -> bool {
+        let prediction = (!prediction.is_empty()).then(|| Prediction::new(prediction));
+        state.downcast::<State>().prediction = prediction;
+        true
+    }
+
+    fn draft(&self, requests: &mut [DraftRequest<'_>]) -> Result<Vec<Result<Draft>>> {
+        let mut leads = Vec::with_capacity(requests.len());
+        for request in requests.iter_mut() {
+            let (state, wish) = parts(request);
+            let mut guesses = if wish.k > 0 { state.guesses(&wish) } else { Vec::new() };
+            let Choice { guess, len, num_more } = request.budget.choose(&guesses, self.model.is_some());
+            let mut draft = if len > 0 { guesses.swap_remove(guess) } else { Draft::default() };
+            draft.truncate(len);
+            leads.push(Lead { num_more: num_more.min(request.k - draft.len()), draft });
+        }
+        let Some(model) = self.model.as_ref().filter(|_| leads.iter().any(|lead| lead.num_more > 0)) else {
+            return Ok(leads.into_iter().map(|lead| Ok(lead.draft)).collect());
+        };
+        let drafts = draft_behind(&**model, requests, &leads, |state| {
+            state.downcast::<State>().model.as_deref_mut().expect("the state of a drafter with a model")
+        })?;
+        let join = |((request, lead), draft): ((&mut DraftRequest<'_>, Lead), Result<Draft>)| {
+            let mut whole = lead.draft;
+            whole.extend(draft?);
+            let (state, wish) = parts(request);
+            let behind = state.guess_behind(&whole, &wish);
+            whole.extend(behind);
+            Ok(whole)
+        };
+        Ok(requests.iter_mut().zip(leads).zip(drafts).map(join).collect())
+    }
+
+    fn observe(&self, state: &mut dyn DraftState, committed: &Committed<'_>) {
+        if let (Some(drafter), Some(state)) = (&self.model, &mut state.downcast::<State>().model) {
+            drafter.observe(state.as_mut(), committed);
+        }
+    }
+
+    fn model(&self) -> Option<&Arc<dyn Model>> {
+        self.model.as_ref().and_then(|drafter| drafter.model())
+    }
+
+    fn vocab(&self) -> Option<&DraftVocab> {
+        self.model.as_ref().and_then(|drafter| drafter.vocab())
+    }
+
+    fn has_guesses(&self) -> bool {
+        true
+    }
+
+    fn forget(&self) {
+        self.corpus.forget();
+    }
+}
