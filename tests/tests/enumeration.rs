@@ -9,8 +9,9 @@ use specgen::Error;
 use specgen::distribution::Distribution;
 use specgen::draft::Translator;
 use specgen::plan::{Outcome, Planner as _, RoundTimes};
+use specgen::rng::{CoupledNoise, Noise, RoundNoise};
 use specgen::sampling::{History, Sampler, SamplingParams};
-use specgen::verify::{Chooser, Draft, block, rejection};
+use specgen::verify::{Chooser, Draft, block, coupled, matched, recursive, rejection};
 use specgen_tests::enumeration::{EnumChooser, Law, TOLERANCE, enumerate, exact, law_error};
 use specgen_tests::features::{self, Feature};
 use specgen_tests::plans::{Adversary, draft_at};
@@ -152,6 +153,142 @@ fn mixed_drafts_leave_the_target_its_law() {
         });
         let error = toy.error(k, &law);
         assert!(error < TOLERANCE, "{name}, {toy:?}, k = {k}: {error:e}");
+    }
+}
+
+/// What a tree's tokens are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Tokens {
+    /// Drawn, each from what its siblings have left of `q`.
+    Drawn,
+    /// Functions of the text.
+    Guessed,
+    /// Some of each.
+    Mixed,
+}
+
+/// A tree in which every token at depth `i` has `widths[i]` siblings, itself included, as far as there are so many.
+fn draw_tree(toy: Toy, widths: &[usize], tokens: Tokens, chooser: &mut EnumChooser) -> Draft {
+    let mut draft = Draft::default();
+    let mut nodes = vec![None];
+    for width in widths {
+        let mut next = Vec::new();
+        for at in nodes {
+            let path = draft.path(at);
+            let mut left = Some(toy.q(&path));
+            let mut siblings: Vec<u32> = Vec::new();
+            for i in 0..*width {
+                let is_drawn = match tokens {
+                    Tokens::Drawn => true,
+                    Tokens::Guessed => false,
+                    Tokens::Mixed => (i as u64 + toy.seed + path.len() as u64) % 3 != 1,
+                };
+                let (token, q) = match left.clone() {
+                    Some(q) if is_drawn => (q.draw(chooser, draft.len()), q),
+                    _ => {
+                        let token = (guess(toy, &path) + i as u32) % toy.vocab;
+                        (token, Distribution::Point(token))
+                    }
+                };
+                // A guess that is there already is none; that may depend on what was drawn.
+                if siblings.contains(&token) {
+                    continue;
+                }
+                siblings.push(token);
+                left = left.and_then(|left| left.without(token));
+                draft.attach(at, Draft { tokens: vec![token], q: vec![q], ..Draft::default() });
+                next.push(Some(draft.len() - 1));
+            }
+        }
+        nodes = next;
+    }
+    draft
+}
+
+/// The tokens a round adds to an empty text.
+fn round_of_tree(toy: Toy, draft: &Draft, is_matched: bool, chooser: &mut EnumChooser) -> Vec<u32> {
+    let p = |node: usize| Ok(toy.p(&draft.path(node.checked_sub(1))));
+    let descent = match is_matched {
+        true => matched(draft, p, chooser).unwrap(),
+        false => recursive(draft, p, chooser).unwrap(),
+    };
+    concat(&draft.path(descent.path.last().copied()), &[descent.next_token])
+}
+
+/// Branchings of every kind, small enough to enumerate.
+const TREES: [&[usize]; 6] = [&[2], &[3], &[2, 1], &[1, 2], &[2, 2], &[1, 1, 1]];
+
+#[test]
+fn trees_leave_the_target_its_law() {
+    for (tokens, widths) in [Tokens::Drawn, Tokens::Guessed, Tokens::Mixed]
+        .into_iter()
+        .flat_map(|t| TREES.map(|widths| (t, widths)))
+    {
+        for seed in 0..18 {
+            let toy = Toy { vocab: 3, seed };
+            for is_matched in [false, true] {
+                // Of what was drawn, only the ratio test knows how to make use.
+                if is_matched && tokens == Tokens::Mixed {
+                    continue;
+                }
+                let law = enumerate(|chooser| {
+                    let draft = draw_tree(toy, widths, tokens, chooser);
+                    round_of_tree(toy, &draft, is_matched, chooser)
+                });
+                let error = toy.error(widths.len(), &law);
+                assert!(error < TOLERANCE, "{tokens:?}, {widths:?}, {toy:?}, {is_matched}: {error:e}");
+            }
+        }
+    }
+}
+
+/// More guesses at a place are never worse, and a ratio test makes more of drawn ones than matching.
+#[test]
+fn trees_are_accepted_more_than_chains() {
+    let mean = |toy: Toy, widths: &[usize], is_matched| {
+        let law = enumerate(|chooser| {
+            let draft = draw_tree(toy, widths, Tokens::Drawn, chooser);
+            round_of_tree(toy, &draft, is_matched, chooser)
+        });
+        mean_accepted(&law)
+    };
+    for seed in 0..30 {
+        let toy = Toy { vocab: 4, seed };
+        let (chain, tree) = (mean(toy, &[1], false), mean(toy, &[2], false));
+        assert!((chain - expected_accepted(toy, &[], 1)).abs() < TOLERANCE);
+        assert!(tree > chain - TOLERANCE && chain > mean(toy, &[1], true) - TOLERANCE, "{toy:?}");
+    }
+}
+
+/// A chain that is written as a tree is verified as the chain is, by the same numbers.
+#[test]
+fn a_chain_is_a_tree() {
+    for (toy, k) in toys().filter(|(toy, _)| toy.vocab == 4) {
+        for seed in 0..20 {
+            let (mut own, noise) = (RoundNoise::draft(Noise::new(seed), 3, 1), Noise::new(seed));
+            let chain = draw_chain(&[], k, |context| toy.q(context), &mut own);
+            let tree = Draft { parents: Some((0..k as u32).collect()), ..chain.clone() };
+            let p = |i: usize| Ok(toy.p(&chain.tokens[..i]));
+            let mut verify = RoundNoise::verify(noise, 3, 1);
+            let verdict = rejection(&chain, p, &mut verify.clone()).unwrap();
+            let descent = recursive(&tree, p, &mut verify).unwrap();
+            assert_eq!((descent.path.len(), descent.next_token), (verdict.num_accepted, verdict.next_token));
+            let mut shared = CoupledNoise::new(noise, 3);
+            let verdict = coupled(&chain, p, &mut shared.clone()).unwrap();
+            let descent = matched(&tree, p, &mut shared).unwrap();
+            assert_eq!((descent.path.len(), descent.next_token), (verdict.num_accepted, verdict.next_token));
+        }
+    }
+}
+
+#[test]
+fn links_that_are_no_tree_are_refused() {
+    let p = |_: usize| Ok(Distribution::Point(0));
+    let noise = RoundNoise::verify(Noise::new(1), 0, 0);
+    for (tokens, parents) in [(vec![1, 2], vec![0]), (vec![1, 2], vec![0, 3]), (vec![1, 1], vec![0, 0])] {
+        let draft = Draft { parents: Some(parents), ..Draft::deterministic(tokens) };
+        assert!(recursive(&draft, p, &mut noise.clone()).is_err(), "{draft:?}");
+        assert!(matched(&draft, p, &mut noise.clone()).is_err(), "{draft:?}");
     }
 }
 

@@ -6,11 +6,11 @@ use std::{sync::Arc, time::Instant};
 use crate::{
     draft::{Budget, Committed, Draft, DraftRequest, Drafter},
     error::{Error, Result},
-    model::{Batch, Model, Output, Rows, Slice, feed_prompt},
+    model::{Batch, Model, Output, Rows, Slice, Tree, feed_prompt},
     plan::{Outlook, RoundTimes},
     score::feed_scored,
     sequence::{Memory, Sequence, Verified},
-    verify::{Verification, block, coupled, rejection},
+    verify::{Verification, block, coupled, matched, recursive, rejection},
 };
 
 /// A target and its drafter, with the buffers of their passes.
@@ -94,15 +94,15 @@ impl Rounds {
         let times = RoundTimes { draft: drafted - start, verify: scored - drafted, rows };
         let mut results = Vec::with_capacity(drafts.len());
         for (slice, (sequence, draft)) in sequences.iter_mut().zip(drafts).enumerate() {
-            results.push(draft.and_then(|draft| {
-                // 3. Verify: keep the longest prefix the target would have said, then one token of its own.
+            let before = sequence.tokens.len();
+            let verified = draft.and_then(|draft| {
+                // 3. Verify: keep the longest path the target would have said, then one token of its own.
                 let verified = self.verify(slice, sequence, &draft)?;
                 // 4. Commit, token by token, up to the first that ends the text.
                 self.commit(slice, sequence, &draft, &verified, times);
-                Ok(())
-            }));
-            // Keys and values of what was not committed leave the cache, and the pending token stays out of it.
-            sequence.memory.cache.truncate(sequence.tokens.len() - 1);
+                Ok(verified)
+            });
+            results.push(roll_back(sequence, before, verified));
         }
         // A batch shares its passes: each sequence is told the whole time it waited.
         for sequence in sequences {
@@ -126,7 +126,8 @@ impl Rounds {
         let mut requests: Vec<_> = sequences
             .iter_mut()
             .map(|sequence| {
-                let (room, noise) = (sequence.draft_room(), sequence.draft_noise());
+                let (room, noise, branches) =
+                    (sequence.draft_room(), sequence.draft_noise(), sequence.may_branch());
                 let Sequence { tokens, memory, sampler, history, limits, pace, .. } = &mut **sequence;
                 let k = pace.begin(Outlook { room, text_len: tokens.len(), num_texts }).min(room);
                 DraftRequest {
@@ -137,6 +138,7 @@ impl Rounds {
                     history,
                     noise,
                     end_ids: &limits.end_ids,
+                    branches,
                     budget: Budget::new(pace.as_mut()),
                 }
             })
@@ -178,42 +180,52 @@ impl Rounds {
             self.fed.extend(sequence.tokens.last());
             self.fed.extend(draft.iter().flat_map(|draft| &draft.tokens));
         }
+        let trees: Vec<Option<Tree>> =
+            drafts.iter().map(|draft| draft.as_ref().map_or(Ok(None), tree)).collect::<Result<_>>()?;
         let mut fed = &self.fed[..];
         let mut slices = Vec::with_capacity(drafts.len());
-        for (sequence, draft) in sequences.iter_mut().zip(drafts) {
+        for ((sequence, draft), tree) in sequences.iter_mut().zip(drafts).zip(&trees) {
             let (tokens, rest) = fed.split_at(1 + draft.as_ref().map_or(0, Draft::len));
             fed = rest;
-            slices.push(Slice { cache: &mut sequence.memory.cache, tokens, rows: Rows::All, tree: None });
+            let cache = &mut sequence.memory.cache;
+            slices.push(Slice { cache, tokens, rows: Rows::All, tree: tree.as_ref() });
         }
         self.target.forward(&mut Batch { slices, taps: &[] }, &mut self.output)
     }
 
-    /// Row `i` of `p` depends on the text and the first `i` draft tokens; it is computed only if the rule asks for it.
-    /// A rule hands on a failure of `p` only where every token before that row stands.
+    /// Row 0 of `p` depends on the text, row `i + 1` on draft token `i` and those that lead to it too; it is computed only if
+    /// the rule asks for it. A rule hands on a failure of `p` only where every token before that row stands.
     fn verify(&self, slice: usize, sequence: &mut Sequence, draft: &Draft) -> Result<Verified> {
         let (mut own, mut shared) = (sequence.own_noise(), sequence.shared_noise());
         let (verification, sampler) = (sequence.verification(), &sequence.sampler);
         let history = &mut sequence.history;
         let committed = history.num_output();
-        let mut failed_at = None;
-        let p = |i: usize| {
-            if i > 0 {
-                sampler.push(history, draft.tokens[i - 1], self.output.logits(slice, i - 1));
+        let (mut stands, mut has_failed) = (Vec::new(), false);
+        let p = |node: usize| {
+            if let Some(token) = node.checked_sub(1) {
+                let parent = draft.parent(token).map_or(0, |parent| parent + 1);
+                sampler.push(history, draft.tokens[token], self.output.logits(slice, parent));
+                stands.push(token);
             }
-            let p = sampler.distribution(self.output.logits(slice, i), history);
-            failed_at = p.is_err().then_some(i);
+            let p = sampler.distribution(self.output.logits(slice, node), history);
+            has_failed = p.is_err();
             p
         };
-        let verdict = match verification {
-            Verification::Rejection => rejection(draft, p, &mut own),
-            Verification::Block => block(draft, p, &mut own),
-            Verification::Coupled => coupled(draft, p, &mut shared),
+        let is_chain = draft.parents.is_none();
+        let verdict: Result<Verified> = match verification {
+            Verification::Rejection if is_chain => rejection(draft, p, &mut own).map(Into::into),
+            Verification::Block if is_chain => block(draft, p, &mut own).map(Into::into),
+            Verification::Coupled if is_chain => coupled(draft, p, &mut shared).map(Into::into),
+            Verification::Rejection | Verification::Block => recursive(draft, p, &mut own).map(Into::into),
+            Verification::Coupled => matched(draft, p, &mut shared).map(Into::into),
         };
         sequence.history.truncate_output(committed);
-        match (verdict, failed_at) {
-            (Ok(verdict), _) => Ok(verdict.into()),
-            (Err(_), Some(num_accepted @ 1..)) => Ok(Verified { num_accepted, ..Verified::default() }),
-            (Err(error), _) => Err(error),
+        match verdict {
+            // What stands before the row that failed is said; the failure is the next round's.
+            Err(_) if has_failed && !stands.is_empty() => {
+                Ok(Verified { path: stands, ..Verified::default() })
+            }
+            verdict => verdict,
         }
     }
 
@@ -234,6 +246,29 @@ impl Rounds {
         };
         self.drafter.observe(sequence.memory.draft_state.as_mut(), &committed);
         sequence.learn(draft, kept, times);
+    }
+}
+
+/// The tree of a draft that is no chain.
+fn tree(draft: &Draft) -> Result<Option<Tree>> {
+    let parents = |parents: &Vec<u32>| Tree::new(&[&[0], &parents[..]].concat());
+    draft.parents.as_ref().map(parents).transpose()
+}
+
+/// Keys and values of what was not committed leave the cache, and the pending token stays out of it. `before`: tokens of the
+/// text before the round.
+fn roll_back(sequence: &mut Sequence, before: usize, verified: Result<Verified>) -> Result<()> {
+    let (base, len) = (before - 1, sequence.tokens.len() - 1);
+    let cache = &mut sequence.memory.cache;
+    match verified {
+        Ok(Verified { path, .. }) if !path.iter().enumerate().all(|(i, &token)| i == token) => {
+            let rows = std::iter::once(0).chain(path.iter().map(|&token| token + 1));
+            cache.compact(base, &rows.take(len - base).collect::<Vec<_>>())
+        }
+        other => {
+            cache.truncate(len);
+            other.map(drop)
+        }
     }
 }
 

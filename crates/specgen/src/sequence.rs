@@ -17,7 +17,7 @@ use crate::{
     score::ScoredRows,
     stats::Stats,
     text::TextOutput,
-    verify::{DraftNoise, Verdict, Verification},
+    verify::{Descent, DraftNoise, Verdict, Verification},
 };
 
 /// Why a text ended.
@@ -127,16 +127,23 @@ pub(crate) struct Limits {
 }
 
 /// What may be said after a round: drafted tokens that stand, and one of the target's own, unless it failed there.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Verified {
-    pub(crate) num_accepted: usize,
+    /// Tokens of the draft, by index: each the next one's parent.
+    pub(crate) path: Vec<usize>,
     pub(crate) next_token: Option<u32>,
     pub(crate) residual_underflow: bool,
 }
 
 impl From<Verdict> for Verified {
     fn from(Verdict { num_accepted, next_token, residual_underflow }: Verdict) -> Self {
-        Self { num_accepted, next_token: Some(next_token), residual_underflow }
+        Self { path: (0..num_accepted).collect(), next_token: Some(next_token), residual_underflow }
+    }
+}
+
+impl From<Descent> for Verified {
+    fn from(Descent { path, next_token, residual_underflow }: Descent) -> Self {
+        Self { path, next_token: Some(next_token), residual_underflow }
     }
 }
 
@@ -307,6 +314,11 @@ impl Sequence {
         of_output.min(of_context).saturating_sub(1)
     }
 
+    /// Whether its drafts may be trees: a chain that is judged as a whole has no branches.
+    pub(crate) fn may_branch(&self) -> bool {
+        self.verification != Verification::Block || self.sampler.is_greedy()
+    }
+
     /// What a ratio test of this round draws with.
     pub(crate) fn own_noise(&self) -> RoundNoise {
         RoundNoise::verify(self.noise, self.history.num_output() as u64, self.round)
@@ -329,25 +341,28 @@ impl Sequence {
 
     /// Commits a round: walks over the accepted tokens and the one after them in the order plain decoding would have
     /// said them, and ends at the first that ends the text. Text and counters end at that token too. `logits` are the
-    /// target's rows, by draft position.
+    /// target's rows: the first behind the pending token, the others behind the draft's tokens.
     pub(crate) fn commit<'a>(
         &mut self,
         draft: &Draft,
         verified: &Verified,
         logits: impl Fn(usize) -> &'a [f32],
     ) -> Kept {
-        let accepted = &draft.tokens[..verified.num_accepted];
         let before = self.tokens.len();
-        for (i, &id) in accepted.iter().chain(&verified.next_token).enumerate() {
-            self.push(id, logits(i));
+        let rows = std::iter::once(0).chain(verified.path.iter().map(|&token| token + 1));
+        let accepted = verified.path.iter().map(|&token| draft.tokens[token]);
+        for (row, id) in rows.zip(accepted.chain(verified.next_token)) {
+            self.push(id, logits(row));
             if self.finish.is_some() {
                 break;
             }
         }
         let num_new = self.tokens.len() - before;
-        let num_accepted = verified.num_accepted.min(num_new);
+        let num_accepted = verified.path.len().min(num_new);
         // What lies behind the end of a text was never up for acceptance.
-        let num_drafted = if self.finish.is_some() { draft.len().min(num_new) } else { draft.len() };
+        let depth = draft.tip().map_or(0, |tip| draft.depth(tip) + 1);
+        self.stats.alternatives += draft.len() - depth;
+        let num_drafted = if self.finish.is_some() { depth.min(num_new) } else { depth };
         self.stats.record_round(num_drafted, num_accepted, num_new);
         if self.round == 0 {
             self.stats.time_to_first_token = self.start.elapsed();

@@ -16,8 +16,10 @@ pub struct Stats {
     pub generated_tokens: usize,
     /// Target passes after the prompt.
     pub rounds: usize,
-    /// Tokens drafted.
+    /// Tokens drafted, of trees those of the longest path.
     pub drafted: usize,
+    /// Tokens of trees beside the longest path.
+    pub alternatives: usize,
     /// Drafted tokens kept.
     pub accepted: usize,
     /// Per position in the draft (0: the first), how often a token was drafted there.

@@ -62,6 +62,31 @@ impl Distribution {
         drawn.expect("a distribution has at least one possible token")
     }
 
+    /// What is left without `id`; `None` where that is nothing.
+    pub fn without(&self, id: u32) -> Option<Self> {
+        let mut rest = self.clone();
+        match &mut rest {
+            Self::Point(point) => return (*point != id).then_some(rest),
+            Self::Sparse(tokens) => tokens.retain(|&(other, _)| other != id),
+            Self::Dense(tokens) => {
+                if let Some(log_prob) = tokens.get_mut(id as usize) {
+                    *log_prob = f32::NEG_INFINITY;
+                }
+            }
+        }
+        let ln_mass = rest.ln_mass();
+        if ln_mass == f64::NEG_INFINITY {
+            return None;
+        }
+        let normalise = |log_prob: &mut f32| *log_prob = (f64::from(*log_prob) - ln_mass) as f32;
+        match &mut rest {
+            Self::Point(_) => {}
+            Self::Sparse(tokens) => tokens.iter_mut().for_each(|(_, log_prob)| normalise(log_prob)),
+            Self::Dense(tokens) => tokens.iter_mut().for_each(normalise),
+        }
+        Some(rest)
+    }
+
     /// The logarithm of `Σ exp(log_prob)`: 0 but for rounding.
     pub fn ln_mass(&self) -> f64 {
         match self {
@@ -198,6 +223,18 @@ mod tests {
             [0, 1, 2, 3, u32::MAX].map(|id| dense.log_prob(id)),
             [0.5_f32.ln(), NEVER, 0.5_f32.ln(), NEVER, NEVER]
         );
+    }
+
+    #[test]
+    fn what_is_left_without_a_token_sums_to_one() {
+        for d in [dense(&[0.5, 0.0, 0.2, 0.3]), sparse(&[(0, 0.5), (2, 0.2), (3, 0.3)])] {
+            let left = d.without(0).expect("two tokens are left");
+            assert!((left.log_prob(2).exp() - 0.4).abs() < 1e-6 && left.log_prob(0) == NEVER, "{left:?}");
+            assert!(left.ln_mass().abs() < 1e-6);
+            assert_eq!(left.without(2).and_then(|one| one.without(3)), None);
+        }
+        assert_eq!(Distribution::Point(1).without(1), None);
+        assert_eq!(Distribution::Point(1).without(2), Some(Distribution::Point(1)));
     }
 
     #[test]

@@ -32,6 +32,7 @@ pub(super) fn draft_behind(
             history: &mut *request.history,
             noise: request.noise.clone().behind(draft.len()),
             end_ids: request.end_ids,
+            branches: request.branches,
             budget: request.budget.behind(draft.len()),
         });
     }

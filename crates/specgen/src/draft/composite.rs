@@ -104,17 +104,17 @@ impl State {
 
     /// A guess at what comes behind a draft.
     fn guess_behind(&mut self, draft: &Draft, wish: &Wish<'_>) -> Draft {
-        let room = wish.k.saturating_sub(draft.len());
-        let has_ended = draft.tokens.last().is_some_and(|id| wish.end_ids.contains(id));
-        if room == 0 || has_ended || draft.is_empty() || draft.broken {
+        let (room, path) = (wish.k.saturating_sub(draft.len()), draft.path(draft.tip()));
+        let has_ended = path.last().is_some_and(|id| wish.end_ids.contains(id));
+        if room == 0 || has_ended || draft.broken {
             return Draft::default();
         }
-        let tail = [wish.tokens, &draft.tokens].concat();
-        draft.tokens.iter().for_each(|&token| self.text.push(token));
+        path.iter().for_each(|&token| self.text.push(token));
+        let tail = [wish.tokens, &path].concat();
         let mut guess = self.text.guess(&tail, room, Source::Text, wish.end_ids);
-        draft.tokens.iter().for_each(|_| self.text.pop());
-        let said = [&draft.tokens[..], &guess.tokens].concat();
-        guess.truncate(wish.num_allowed(&said).saturating_sub(draft.len()));
+        path.iter().for_each(|_| self.text.pop());
+        let said = [&path[..], &guess.tokens].concat();
+        guess.truncate(wish.num_allowed(&said).saturating_sub(path.len()));
         guess
     }
 }
@@ -200,29 +200,42 @@ impl Drafter for CompositeDrafter {
 
     fn draft(&self, requests: &mut [DraftRequest<'_>]) -> Result<Vec<Result<Draft>>> {
         let mut leads = Vec::with_capacity(requests.len());
+        let mut others = Vec::with_capacity(requests.len());
         for request in requests.iter_mut() {
             let (state, wish) = parts(request);
             let mut guesses = if wish.k > 0 { state.guesses(&wish) } else { Vec::new() };
-            let Choice { guess, len, num_more } = request.budget.choose(&guesses, self.model.is_some());
+            let choice = request.budget.choose(&mut guesses, self.model.is_some());
+            let Choice { guess, len, num_more, branches } = choice;
             let mut draft = if len > 0 { guesses.swap_remove(guess) } else { Draft::default() };
             draft.truncate(len);
             leads.push(Lead { num_more: num_more.min(request.k - draft.len()), draft });
+            guesses.retain(|_| branches && request.branches);
+            others.push(guesses);
         }
-        let Some(model) = self.model.as_ref().filter(|_| leads.iter().any(|lead| lead.num_more > 0)) else {
-            return Ok(leads.into_iter().map(|lead| Ok(lead.draft)).collect());
+        let wants_model = leads.iter().any(|lead| lead.num_more > 0);
+        let behind = match self.model.as_ref().filter(|_| wants_model) {
+            Some(model) => draft_behind(&**model, requests, &leads, |state| {
+                state.downcast::<State>().model.as_deref_mut().expect("the state of a drafter with a model")
+            })?,
+            None => leads.iter().map(|_| Ok(Draft::default())).collect(),
         };
-        let drafts = draft_behind(&**model, requests, &leads, |state| {
-            state.downcast::<State>().model.as_deref_mut().expect("the state of a drafter with a model")
-        })?;
-        let join = |((request, lead), draft): ((&mut DraftRequest<'_>, Lead), Result<Draft>)| {
-            let mut whole = lead.draft;
-            whole.extend(draft?);
-            let (state, wish) = parts(request);
-            let behind = state.guess_behind(&whole, &wish);
-            whole.extend(behind);
-            Ok(whole)
-        };
-        Ok(requests.iter_mut().zip(leads).zip(drafts).map(join).collect())
+        let mut drafts = Vec::with_capacity(requests.len());
+        for (((request, lead), others), behind) in requests.iter_mut().zip(leads).zip(others).zip(behind) {
+            drafts.push(behind.map(|behind| {
+                let (state, wish) = parts(request);
+                let mut draft = lead.draft;
+                if !behind.is_empty() {
+                    draft.extend(behind);
+                    draft.extend(state.guess_behind(&draft, &wish));
+                }
+                for guess in &others {
+                    draft.graft(guess);
+                    draft.truncate(wish.k);
+                }
+                draft
+            }));
+        }
+        Ok(drafts)
     }
 
     fn observe(&self, state: &mut dyn DraftState, committed: &Committed<'_>) {

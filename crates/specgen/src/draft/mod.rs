@@ -118,6 +118,8 @@ pub struct DraftRequest<'a> {
     pub noise: DraftNoise,
     /// Ids that end the text; nothing is drafted after one.
     pub end_ids: &'a [u32],
+    /// Whether the draft may be a tree.
+    pub branches: bool,
     /// Asked by drafters to which a token is work.
     pub budget: Budget<'a>,
 }
@@ -145,8 +147,9 @@ impl<'a> Budget<'a> {
         Budget { pace, num_before: self.num_before + num_tokens }
     }
 
-    /// What to take of `guesses`, alternatives that cost nothing, and whether a model goes on behind them or instead.
-    pub fn choose(&mut self, guesses: &[Draft], has_model: bool) -> Choice {
+    /// What to take of `guesses`, alternatives that cost nothing, and whether a model goes on behind them or instead. Each
+    /// is cut to what is worth scoring.
+    pub fn choose(&mut self, guesses: &mut [Draft], has_model: bool) -> Choice {
         match &mut self.pace {
             Some(pace) => pace.choose(self.num_before, guesses, has_model),
             None => Choice::by_confidence(guesses, has_model),
@@ -156,6 +159,22 @@ impl<'a> Budget<'a> {
     /// Whether anybody wants to know how sure the drafter is of its tokens ([`Draft::signals`]).
     pub fn reads_confidence(&self) -> bool {
         self.pace.as_ref().is_some_and(|pace| pace.reads_confidence())
+    }
+
+    /// Whether a second thought of that confidence at most may be worth its row.
+    pub fn could_branch(&mut self, draft: &Draft, confidence: f32) -> bool {
+        let len = self.num_before + draft.len();
+        self.pace.as_mut().is_some_and(|pace| pace.branch(len, confidence))
+    }
+
+    /// Whether to add a second thought to the draft, beside its newest token; if so, the draft keeps `confidence` for it.
+    pub fn branches(&mut self, draft: &mut Draft, confidence: f32) -> bool {
+        let len = self.num_before + draft.len();
+        let branches = self.pace.as_mut().is_some_and(|pace| pace.branch(len, confidence));
+        if branches {
+            draft.signals.push(Signal { source: Source::Alternative, confidence: Some(confidence) });
+        }
+        branches
     }
 
     /// Whether the work for one more token is worth it.

@@ -7,6 +7,7 @@ use specgen_kernels::softmax::{Exponent, sum_exp};
 use super::{Draft, DraftRequest, DraftState, DraftVocab, Drafter, translation::Translation};
 use crate::{
     cache::KvCache,
+    distribution::Distribution,
     error::{Error, Result},
     model::{Batch, Model, Output, PROMPT_CHUNK, Rows, Slice, feed_prompt},
     sampling::Sampler,
@@ -74,12 +75,19 @@ impl State {
     }
 }
 
-/// One sequence's draft as it grows. Its request's `k` falls to the draft's length where it has to end.
+/// Second thoughts at one place.
+const MAX_ALTERNATIVES: usize = 3;
+
+/// One sequence's draft as it grows: a chain, with leaves beside it where they pay.
 struct Chain {
     sampler: Sampler,
     draft: Draft,
-    /// The drafted tokens as the draft itself is fed them.
+    /// The end of the chain.
+    tip: Option<usize>,
+    /// The chain's tokens as the draft itself is fed them.
     own: Vec<u32>,
+    /// Whether nothing comes behind.
+    ended: bool,
 }
 
 impl Chain {
@@ -101,12 +109,18 @@ impl Chain {
         };
         let known = self.sampler.vocab_size();
         if !request.budget.goes_on(&mut self.draft, || sureness(&logits[..known])) {
-            request.k = self.draft.len();
+            self.ended = true;
             return;
         }
         match self.sampler.distribution(logits, request.history) {
             Ok(q) => {
-                let (token, ln_q) = self.draft.draw(q, &mut request.noise);
+                let parent = self.tip;
+                let left = (request.branches && request.k > self.draft.len() + 1).then(|| q.clone());
+                let (token, ln_q) = self.draft.draw_behind(parent, q, &mut request.noise);
+                self.tip = Some(self.draft.len() - 1);
+                if let Some(q) = left {
+                    self.branch(request, parent, (token, q), &logits[..known]);
+                }
                 request.history.push_drawn(token, ln_q);
                 let own = match vocab {
                     DraftVocab::Shared(_) => Some(token),
@@ -114,18 +128,65 @@ impl Chain {
                 };
                 self.own.extend(own);
                 // A token that the draft cannot be fed is one that a processor of the user's has put there.
-                if request.end_ids.contains(&token) || own.is_none() {
-                    request.k = self.draft.len();
-                }
+                self.ended = request.end_ids.contains(&token) || own.is_none();
             }
             // Every id the draft knows is banned, or its model is broken: what it cannot say is the target's to say.
             Err(error) => {
-                request.k = self.draft.len();
+                self.ended = true;
                 self.draft.broken = matches!(error, Error::NanLogits { .. });
             }
         }
         self.draft.signals.truncate(self.draft.len());
     }
+
+    /// Adds what else might follow `parent`, beside a token that was drawn from `q`, as long as it is worth its rows. How
+    /// many there are depends on the model's own probabilities, and on no token that a ratio is yet to be tested with.
+    fn branch(
+        &mut self,
+        request: &mut DraftRequest<'_>,
+        parent: Option<usize>,
+        (token, mut q): (u32, Distribution),
+        logits: &[f32],
+    ) {
+        let sure = self.draft.signals().last().and_then(|signal| signal.confidence).unwrap_or(0.0);
+        if !request.budget.could_branch(&self.draft, 1.0 - sure) {
+            return;
+        }
+        let likely = most_likely(logits);
+        let guesses = match self.sampler.is_greedy() {
+            true => self.sampler.best(logits, request.history, 1 + MAX_ALTERNATIVES),
+            false => Vec::new(),
+        };
+        let mut last = token;
+        for rank in 1..=MAX_ALTERNATIVES.min(request.k - self.draft.len()) {
+            let left = match self.sampler.is_greedy() {
+                true => guesses.get(rank).map(|&guess| Distribution::Point(guess)),
+                false => q.without(last),
+            };
+            let (Some(left), Some(&confidence)) = (left, likely.get(rank)) else { break };
+            if !request.budget.branches(&mut self.draft, confidence) {
+                break;
+            }
+            (last, _) = self.draft.draw_behind(parent, left.clone(), &mut request.noise);
+            q = left;
+        }
+    }
+}
+
+/// The probabilities of the likeliest tokens before any sampler, the highest first.
+fn most_likely(logits: &[f32]) -> Vec<f32> {
+    let mut best = [f32::NEG_INFINITY; 1 + MAX_ALTERNATIVES];
+    let mut least = f32::NEG_INFINITY;
+    for &logit in logits {
+        if logit > least {
+            let at = best.iter().position(|&other| logit > other).unwrap_or(MAX_ALTERNATIVES);
+            best[at..].rotate_right(1);
+            best[at] = logit;
+            least = best[MAX_ALTERNATIVES];
+        }
+    }
+    let sum = sum_exp(logits, Exponent { max: best[0].into(), factor: 1.0, shift: 0.0 });
+    best.iter().map(|&logit| (f64::from(logit - best[0]).exp() / sum) as f32).collect()
 }
 
 /// The probability of the best guess, before any sampler: it says how sure the model is at temperature 0 too, and
@@ -171,7 +232,7 @@ impl Drafter for ModelDrafter {
                 request.k = request.k.min(self.room(text));
             }
             let sampler = self.sampler(request.sampler);
-            chains.push(Chain { sampler, draft: Draft::default(), own: Vec::new() });
+            chains.push(Chain { sampler, draft: Draft::default(), tip: None, own: Vec::new(), ended: false });
             committed.push(request.history.num_output());
         }
         let mut out = Output::new();
@@ -227,11 +288,10 @@ impl ModelDrafter {
         for step in 0.. {
             let mut feeding = Vec::new();
             let mut slices = Vec::new();
-            for (i, (request, chain)) in requests.iter_mut().zip(chains.iter()).enumerate() {
-                if step > 0 && step < request.k && !request.budget.is_worth_work(&chain.draft) {
-                    request.k = step;
-                }
-                if step >= request.k {
+            for (i, (request, chain)) in requests.iter_mut().zip(chains.iter_mut()).enumerate() {
+                let has_room = chain.draft.len() < request.k;
+                chain.ended |= step > 0 && has_room && !request.budget.is_worth_work(&chain.draft);
+                if chain.ended || !has_room {
                     continue;
                 }
                 let (cache, text) = request.state.downcast::<State>().parts(request.tokens);

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::{
     Choice, Off, Outcome, Outlook, Pace, PlanStats, Planner,
     cost::Costs,
-    forecast::{Forecast, Growth},
+    forecast::{Beginning, Forecast, Growth},
     hazard::{Chances, Hazards, Scope, Spot, Trial},
     worker::{Order, Rate, Worker},
 };
@@ -84,8 +84,9 @@ struct Current {
     of_model: usize,
     /// Whether the model drafts, or may.
     works: bool,
-    /// How far the draft has come, as far as a model asked.
+    /// How far the draft has come, as far as a model asked, and the chance that all but its last token stand.
     growth: Option<Growth>,
+    before: f64,
     /// Tokens that exploring has gone on for.
     explored: usize,
     /// Whether the model asked whether to go on, and the tokens it worked on then, whether or not they are in the draft.
@@ -199,14 +200,15 @@ impl AutoPace {
         }
     }
 
-    /// Whether guesses are of use: no reason to say so where they mostly are.
-    fn judge_guesses(&mut self, draft: &Draft, best: usize) {
+    /// Whether guesses are of use: no reason to say so where they mostly are. `chance`: of the first, of which `best` are
+    /// worth scoring.
+    fn judge_guesses(&mut self, chance: f64, best: usize) {
         let Some(Current { forecast, .. }) = &self.current else { return };
         let declined = f64::from(u8::from(best == 0));
         self.declined = DECLINE_MEMORY * self.declined + (1.0 - DECLINE_MEMORY) * declined;
-        let acceptance = Spot::of(draft).next().map_or(0.0, |first| forecast.chances.of(first));
-        let off = Off { acceptance, speed_up: (1.0 + acceptance) / forecast.pass[1] };
+        let off = Off { acceptance: chance, speed_up: (1.0 + chance) / forecast.pass[1] };
         self.stats.off = (self.declined > MOSTLY && best == 0).then_some(off);
+        self.stats.rounds_off += declined as usize;
     }
 }
 
@@ -238,6 +240,7 @@ impl Pace for AutoPace {
             of_model,
             works: of_model > 0,
             growth: None,
+            before: 1.0,
             explored: 0,
             has_asked: false,
             steps: 0,
@@ -259,34 +262,43 @@ impl Pace for AutoPace {
         true
     }
 
-    fn choose(&mut self, num_before: usize, guesses: &[Draft], has_model: bool) -> Choice {
+    fn choose(&mut self, num_before: usize, guesses: &mut [Draft], has_model: bool) -> Choice {
         let Some(current) = &mut self.current else { return Choice::by_confidence(guesses, has_model) };
         current.guesses = guesses.to_vec();
         let of_model = if has_model { current.of_model } else { 0 };
         let is_probe = of_model > 0 && matches!(current.detour, Detour::Probe(_));
-        let catching_up = current.catching_up * CATCHING_UP_SHARE;
+        let forecast = &current.forecast;
         let behind = match of_model {
             0 => 0.0,
-            most => current.forecast.worth_of_model(most, catching_up),
+            most => forecast.worth_of_model(most, current.catching_up * CATCHING_UP_SHARE),
         };
-        let mut choice = current.forecast.best_beginning(num_before, guesses, behind);
-        if is_probe {
-            choice.len = 0;
+        let best = match is_probe {
+            true => Beginning::default(),
+            false => forecast.best_beginning(num_before, guesses, behind),
+        };
+        for (i, guess) in guesses.iter_mut().enumerate() {
+            let alone = std::slice::from_ref(&*guess);
+            let len =
+                if i == best.guess { best.len } else { forecast.best_beginning(num_before, alone, 0.0).len };
+            guess.truncate(len);
         }
         let num_more = if behind > 0.0 || is_probe { of_model } else { 0 };
         current.works = num_more > 0;
-        current.taken = choice.len;
+        current.taken = best.len;
         if !current.works {
-            // What is not worth scoring is dropped once the draft is whole.
-            choice.len = guesses.get(choice.guess).map_or(0, Draft::len);
-            current.taken = choice.len;
             current.catching_up = 0.0;
         }
-        let survival = if choice.len > 0 { choice.survival } else { 1.0 };
-        let len = num_before + choice.len;
-        current.growth =
-            Some(Growth { len, of_model: 0, survival, most: (len + num_more).min(self.max_tokens) });
-        Choice { guess: choice.guess, len: choice.len, num_more }
+        let survival = if best.len > 0 { best.survival } else { 1.0 };
+        let (len, most) = (num_before + best.len, num_before + best.len + num_more);
+        current.growth = Some(Growth { len, of_model: 0, survival, most: most.min(self.max_tokens) });
+        let choice =
+            Choice { guess: best.guess, len: best.len, num_more, branches: current.detour == Detour::No };
+        if num_more == 0 {
+            let first = current.guesses.iter().filter_map(|guess| Spot::of(guess).first().copied());
+            let chance = first.map(|first| current.forecast.chances.of(first)).fold(0.0, f64::max);
+            self.judge_guesses(chance, best.len);
+        }
+        choice
     }
 
     fn go_on(&mut self, num_drafted: usize, confidence: Option<f32>) -> bool {
@@ -298,7 +310,6 @@ impl Pace for AutoPace {
             survival: 1.0,
             most: (num_drafted + current.of_model).min(self.max_tokens),
         });
-        growth.of_model += num_drafted.saturating_sub(growth.len);
         growth.len = num_drafted;
         let spot = Spot::of_model(growth.of_model);
         let sure = spot.with_confidence(confidence);
@@ -313,13 +324,22 @@ impl Pace for AutoPace {
             _ => is_wanted,
         };
         if let Some(chance) = chance {
-            match goes_on {
-                true => growth.survival *= chance,
-                false => current.declined = Some(Trial { spot, passed: chance }),
+            current.before = growth.survival;
+            if goes_on {
+                growth.survival *= chance;
+                growth.of_model += 1;
+            } else {
+                current.declined = Some(Trial { spot, passed: chance });
             }
         }
         current.steps += usize::from(goes_on && confidence.is_none());
         goes_on
+    }
+
+    fn branch(&mut self, num_drafted: usize, confidence: f32) -> bool {
+        let Some(current) = &self.current else { return false };
+        let survival = current.before * current.forecast.chances.of(Spot::of_alternative(confidence));
+        current.detour == Detour::No && current.forecast.is_worth_row(num_drafted, survival)
     }
 
     fn keep(&mut self, draft: &Draft, least: usize) -> usize {
@@ -327,7 +347,8 @@ impl Pace for AutoPace {
         if least >= draft.len() || current.detour != Detour::No {
             return draft.len();
         }
-        let (best, works) = (current.forecast.best_prefix(draft), current.works);
+        let (best, spots) = (current.forecast.best_prefix(draft), Spot::of(draft));
+        let (works, has_chosen) = (current.works, current.growth.is_some());
         let detour = if works || draft.is_empty() { Detour::No } else { self.detour() };
         let kept = match detour {
             Detour::Longer => (best + EXPLORE_MORE).min(draft.len()),
@@ -340,13 +361,11 @@ impl Pace for AutoPace {
                 current.detour = detour;
                 self.stats.probes += 1;
             }
-            current.dropped = draft.tokens.get(kept).copied().zip(Spot::of(draft).nth(kept));
+            current.dropped = draft.tokens.get(kept).copied().zip(spots.get(kept).copied());
         }
-        if kept == 0 && best == 0 {
-            self.stats.rounds_off += 1;
-        }
-        if !works {
-            self.judge_guesses(draft, best);
+        if let (false, Some(&first)) = (has_chosen, spots.first()) {
+            let chance = self.current.as_ref().map_or(0.0, |current| current.forecast.chances.of(first));
+            self.judge_guesses(chance, best);
         }
         kept
     }
@@ -406,24 +425,33 @@ impl Pace for AutoPace {
 fn trials(current: &Current, outcome: &Outcome<'_>) -> Vec<Trial> {
     let draft = outcome.draft;
     let passed = |stands: bool| f64::from(u8::from(stands));
-    let drafted = Spot::of(draft).enumerate().take(outcome.num_reached()).skip(current.taken);
-    let mut trials: Vec<Trial> =
-        drafted.map(|(i, spot)| Trial { spot, passed: passed(i < outcome.num_accepted) }).collect();
+    let mut trials = Vec::with_capacity(draft.len());
+    // Whether the text goes through each token: who follows one that it left was never tried.
+    let mut stands: Vec<bool> = Vec::with_capacity(draft.len());
+    for (i, spot) in Spot::of(draft).into_iter().enumerate() {
+        let new =
+            outcome.new.get(draft.depth(i)).filter(|_| draft.parent(i).is_none_or(|parent| stands[parent]));
+        stands.push(new == Some(&draft.tokens[i]));
+        if new.is_some() && i >= current.taken {
+            trials.push(Trial { spot, passed: passed(stands[i]) });
+        }
+    }
     // Guesses that cost nothing are judged by the text that came, whether or not they were in the draft.
     for guess in &current.guesses {
-        for ((spot, token), new) in Spot::of(guess).zip(&guess.tokens).zip(outcome.new) {
+        for ((spot, token), new) in Spot::of(guess).into_iter().zip(&guess.tokens).zip(outcome.new) {
             trials.push(Trial { spot, passed: passed(token == new) });
             if token != new {
                 break;
             }
         }
     }
-    if outcome.num_accepted < draft.len() {
+    if outcome.num_accepted < draft.tip().map_or(0, |tip| draft.depth(tip) + 1) {
         return trials;
     }
     // Where all stood, the token behind them tells of the one that was not scored.
     if let (Some((token, spot)), Some(&next)) = (current.dropped, outcome.new.get(draft.len()))
         && draft.len() >= current.taken
+        && draft.parents.is_none()
     {
         trials.push(Trial { spot, passed: passed(token == next) });
     }

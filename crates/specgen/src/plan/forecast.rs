@@ -84,12 +84,14 @@ impl Forecast {
         best.0
     }
 
-    /// How many tokens of a finished draft are worth scoring: the prefix that gains most over what the time of its rows
-    /// would bring elsewhere.
+    /// How many tokens of a finished draft are worth scoring: the first so many that gain most over what the time of their
+    /// rows would bring elsewhere.
     pub(super) fn best_prefix(&self, draft: &Draft) -> usize {
-        let (mut survival, mut tokens, mut best) = (1.0, 0.0, (0, 0.0));
-        for (i, spot) in Spot::of(draft).take(self.pass.len() - 1).enumerate() {
-            survival *= self.chances.of(spot);
+        let mut survivals: Vec<f64> = Vec::with_capacity(draft.len());
+        let (mut tokens, mut best) = (0.0, (0, 0.0));
+        for (i, spot) in Spot::of(draft).into_iter().take(self.pass.len() - 1).enumerate() {
+            let survival = draft.parent(i).map_or(1.0, |parent| survivals[parent]) * self.chances.of(spot);
+            survivals.push(survival);
             tokens += survival;
             let gain = tokens - self.rate * (self.pass[i + 1] - self.pass[0]);
             if gain > best.1 {
@@ -97,6 +99,11 @@ impl Forecast {
             }
         }
         best.0
+    }
+
+    /// Whether a token that costs nothing but its row is worth it, behind `len` others; `survival` is the chance of it.
+    pub(super) fn is_worth_row(&self, len: usize, survival: f64) -> bool {
+        len + 1 < self.pass.len() && survival > self.rate * (self.pass[len + 1] - self.pass[len])
     }
 
     /// Whether a draft gains by the model going on to any length. `next` is the chance of its next token where the work for

@@ -85,15 +85,20 @@ impl Spot {
         self
     }
 
+    /// Of a model's second thought.
+    pub(super) fn of_alternative(confidence: f32) -> Self {
+        Self { position: 0, signal: Signal { source: Source::Alternative, confidence: Some(confidence) } }
+    }
+
     /// Of each token of a draft.
-    pub(super) fn of(draft: &Draft) -> impl Iterator<Item = Self> + '_ {
-        let mut last: Option<Self> = None;
-        draft.signals().map(move |signal| {
-            let run = last.filter(|last| slot(last.signal.source) == slot(signal.source));
-            let spot = Self { position: run.map_or(0, |last| last.position + 1), signal };
-            last = Some(spot);
-            spot
-        })
+    pub(super) fn of(draft: &Draft) -> Vec<Self> {
+        let mut spots: Vec<Self> = Vec::with_capacity(draft.len());
+        for (i, signal) in draft.signals().enumerate() {
+            let before = draft.parent(i).map(|parent| spots[parent]);
+            let run = before.filter(|before| slot(before.signal.source) == slot(signal.source));
+            spots.push(Self { position: run.map_or(0, |before| before.position + 1), signal });
+        }
+        spots
     }
 }
 
@@ -116,6 +121,7 @@ fn slot(source: Source) -> usize {
         Source::Text => 2,
         Source::Corpus => 3,
         Source::Prediction => 4,
+        Source::Alternative => 5,
     }
 }
 
@@ -313,7 +319,7 @@ mod tests {
         let mut draft = Draft::guessed(&[1, 2], signal(Source::Text, 0.5));
         draft.extend(Draft::guessed(&[3], signal(Source::Model, 0.5)));
         draft.extend(Draft::guessed(&[4], signal(Source::Text, 0.5)));
-        let spots: Vec<Spot> = Spot::of(&draft).collect();
+        let spots = Spot::of(&draft);
         assert_eq!(spots.iter().map(|spot| spot.position).collect::<Vec<_>>(), [0, 1, 0, 0]);
 
         let (mut own, shared) = (Hazards::new(Scope::Own), Hazards::new(Scope::Shared));

@@ -176,9 +176,16 @@ pub trait Pace: Send {
     }
 
     /// What to take of `guesses`, alternatives that cost nothing and would stand behind the first `num_before` tokens of the
-    /// draft; a model, where there is one, may go on behind the guess, or begin in its place.
-    fn choose(&mut self, _num_before: usize, guesses: &[Draft], has_model: bool) -> Choice {
+    /// draft; a model, where there is one, may go on behind the guess, or begin in its place. Each is cut to what of it is
+    /// worth scoring.
+    fn choose(&mut self, _num_before: usize, guesses: &mut [Draft], has_model: bool) -> Choice {
         Choice::by_confidence(guesses, has_model)
+    }
+
+    /// Whether a model's second thought is to be scored too, beside the token it has just drawn, as one more row behind
+    /// `num_drafted`. `confidence` may depend on everything but what the second thought is.
+    fn branch(&mut self, _num_drafted: usize, _confidence: f32) -> bool {
+        false
     }
 
     /// How many tokens of the draft the target is to score, from the first. The first `least` were drawn for a ratio test,
@@ -208,6 +215,8 @@ pub struct Choice {
     pub len: usize,
     /// How many tokens the model may add at most.
     pub num_more: usize,
+    /// Whether other guesses may be scored beside these tokens, in one pass.
+    pub branches: bool,
 }
 
 /// A guess less sure than this is worth less than a model's.
@@ -224,6 +233,7 @@ impl Choice {
             guess,
             len: best.len(),
             num_more,
+            branches: false,
         })
     }
 }

@@ -167,6 +167,16 @@ impl Sampler {
         Ok(self.filtered(&logits, best, history))
     }
 
+    /// The `n` best tokens after `history`, the best first: what a draft would try next at
+    /// temperature 0. Fewer where fewer are possible, or the row is broken.
+    pub fn best(&self, logits: &[f32], history: &History, n: usize) -> Vec<u32> {
+        let Some(logits) = logits.get(..self.vocab_size) else { return Vec::new() };
+        let Ok(logits) = self.adjusted(logits, history) else { return Vec::new() };
+        let mut best = filter::top_k(&logits, n);
+        best.sort_unstable_by(filter::by_logit);
+        best.into_iter().map(|candidate| candidate.id).collect()
+    }
+
     /// Appends `id` to `history`, with what this sampler has to remember of it: for mirostat how likely it was in the
     /// row it was said from, `logits`; else nothing, and the row is not looked at.
     pub fn push(&self, history: &mut History, id: u32, logits: &[f32]) {

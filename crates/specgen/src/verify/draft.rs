@@ -13,6 +13,8 @@ pub enum Source {
     Other,
     /// A model that drafts.
     Model,
+    /// That model's second thoughts, beside what it goes on with.
+    Alternative,
     /// A grammar, which leaves no other choice.
     Grammar,
     /// The text's own past.
@@ -25,14 +27,22 @@ pub enum Source {
 
 impl Source {
     /// Every source there is.
-    pub const ALL: [Self; 6] =
-        [Self::Other, Self::Model, Self::Grammar, Self::Text, Self::Corpus, Self::Prediction];
+    pub const ALL: [Self; 7] = [
+        Self::Other,
+        Self::Model,
+        Self::Alternative,
+        Self::Grammar,
+        Self::Text,
+        Self::Corpus,
+        Self::Prediction,
+    ];
 
     /// A word for it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Other => "other",
             Self::Model => "model",
+            Self::Alternative => "alternative",
             Self::Grammar => "grammar",
             Self::Text => "text",
             Self::Corpus => "corpus",
@@ -96,7 +106,7 @@ impl Draft {
         (0..self.len()).map(|i| self.signals.get(i).copied().unwrap_or_default())
     }
 
-    /// How many of its tokens stand, by what the drafter says of them; those it says nothing of, it is sure of.
+    /// How many tokens of a chain stand, by what the drafter says of them; those it says nothing of, it is sure of.
     pub fn expected_len(&self) -> f64 {
         let mut survival = 1.0;
         let stand = |signal: Signal| {
@@ -106,32 +116,102 @@ impl Draft {
         self.signals().map(stand).sum()
     }
 
-    /// Appends what was drafted behind this chain.
-    pub fn extend(&mut self, behind: Self) {
-        let Self { tokens, q, parents, signals, broken } = behind;
-        // Who does not say who it is leaves no gap.
-        self.signals.resize(self.len(), Signal::default());
-        self.tokens.extend(tokens);
-        self.q.extend(q);
-        self.signals.extend(signals);
-        self.parents = parents;
-        self.broken = broken;
-    }
-
-    /// How many tokens at the end of a chain were not drawn for a ratio test: of these any number may be dropped, whatever
-    /// they are. Dropping one that was drawn, for what it is, bends the target's distribution.
-    pub fn num_droppable(&self) -> usize {
-        let is_guess = |q: &&Distribution| matches!(q, Distribution::Point(_));
-        if self.parents.is_some() {
-            0
-        } else {
-            self.q.iter().rev().take_while(is_guess).count().min(self.len())
+    /// The token that token `i` would follow; `None`: the pending token.
+    pub fn parent(&self, i: usize) -> Option<usize> {
+        match &self.parents {
+            Some(parents) => (parents[i] as usize).checked_sub(1),
+            None => i.checked_sub(1),
         }
     }
 
-    /// Drops all tokens of a chain but the first `len`.
+    /// The tokens that would follow a node, 0 for the pending token and `i + 1` for token `i`, in order.
+    pub fn children(&self, node: usize) -> impl Iterator<Item = usize> + '_ {
+        (node..self.len()).filter(move |&i| self.parent(i).map_or(0, |parent| parent + 1) == node)
+    }
+
+    /// Tokens between the pending token and token `i`.
+    pub fn depth(&self, i: usize) -> usize {
+        std::iter::successors(self.parent(i), |&i| self.parent(i)).count()
+    }
+
+    /// The end of the longest path, of several the first.
+    pub fn tip(&self) -> Option<usize> {
+        match self.parents {
+            None => self.len().checked_sub(1),
+            Some(_) => (0..self.len()).rev().max_by_key(|&i| self.depth(i)),
+        }
+    }
+
+    /// The tokens from behind the pending token to token `i`.
+    pub fn path(&self, i: Option<usize>) -> Vec<u32> {
+        let mut path: Vec<u32> =
+            std::iter::successors(i, |&i| self.parent(i)).map(|i| self.tokens[i]).collect();
+        path.reverse();
+        path
+    }
+
+    /// Appends what was drafted behind its longest path.
+    pub fn extend(&mut self, behind: Self) {
+        self.attach(self.tip(), behind);
+    }
+
+    /// Appends `branch` as what would follow token `at`, or the pending token. Which of its tokens are there already is not
+    /// looked at.
+    pub fn attach(&mut self, at: Option<usize>, branch: Self) {
+        let offset = self.len();
+        if branch.parents.is_some() || at != offset.checked_sub(1) {
+            self.link();
+        }
+        if let Some(parents) = &mut self.parents {
+            let shifted = |i: usize| branch.parent(i).map(|parent| offset + parent).or(at);
+            let links = (0..branch.len()).map(|i| shifted(i).map_or(0, |parent| parent as u32 + 1));
+            parents.extend(links);
+        }
+        // Who does not say who it is leaves no gap.
+        self.signals.resize(self.signals.len().max(offset), Signal::default());
+        self.tokens.extend(branch.tokens);
+        self.q.extend(branch.q);
+        self.signals.extend(branch.signals);
+        self.broken |= branch.broken;
+    }
+
+    /// Adds a chain of guesses from the pending token on, as far as it is not there.
+    pub fn graft(&mut self, guess: &Self) {
+        let (mut at, mut known) = (None, 0);
+        while let Some(&token) = guess.tokens.get(known) {
+            let node = at.map_or(0, |at| at + 1);
+            let Some(child) = self.children(node).find(|&child| self.tokens[child] == token) else { break };
+            (at, known) = (Some(child), known + 1);
+        }
+        if known < guess.len() {
+            let rest = Self {
+                tokens: guess.tokens[known..].to_vec(),
+                q: guess.q[known..].to_vec(),
+                signals: guess.signals().skip(known).collect(),
+                ..Self::default()
+            };
+            self.attach(at, rest);
+        }
+    }
+
+    /// Writes the links of a chain down.
+    fn link(&mut self) {
+        if self.parents.is_none() {
+            self.parents = Some((0..self.len() as u32).collect());
+        }
+    }
+
+    /// How many tokens at its end were not drawn for a ratio test: of these any number may be dropped, whatever they are.
+    /// Dropping one that was drawn, for what it is, bends the target's distribution.
+    pub fn num_droppable(&self) -> usize {
+        let is_guess = |q: &&Distribution| matches!(q, Distribution::Point(_));
+        self.q.iter().rev().take_while(is_guess).count().min(self.len())
+    }
+
+    /// Drops all tokens but the first `len`.
     pub fn truncate(&mut self, len: usize) {
         self.tokens.truncate(len);
+        self.parents.iter_mut().for_each(|parents| parents.truncate(len));
         self.q.truncate(len);
         self.signals.truncate(len);
     }
@@ -153,13 +233,21 @@ impl Draft {
     /// target's own noise it is a guess at the target's draw, and `q` is forgotten: no ratio may be tested
     /// with it.
     pub fn draw(&mut self, q: Distribution, noise: &mut DraftNoise) -> (u32, f32) {
-        let index = self.len();
+        self.draw_behind(self.len().checked_sub(1), q, noise)
+    }
+
+    /// As [`Draft::draw`], for what would follow token `at`, or the pending token. Where that has children already, `q` must
+    /// be what is left without them ([`Distribution::without`]).
+    pub fn draw_behind(&mut self, at: Option<usize>, q: Distribution, noise: &mut DraftNoise) -> (u32, f32) {
         let token = match noise {
-            DraftNoise::Own(noise) => q.draw(noise, index),
-            DraftNoise::Shared(noise) => q.draw(noise, index),
+            // Each draw has numbers of its own,
+            DraftNoise::Own(noise) => q.draw(noise, self.len()),
+            // but those that the target draws with are the position's.
+            DraftNoise::Shared(noise) => q.draw(noise, at.map_or(0, |at| self.depth(at) + 1)),
         };
         let ln_q = q.log_prob(token);
-        self.push(token, if matches!(noise, DraftNoise::Own(_)) { q } else { Distribution::Point(token) });
+        let q = if matches!(noise, DraftNoise::Own(_)) { q } else { Distribution::Point(token) };
+        self.attach(at, Self { tokens: vec![token], q: vec![q], ..Self::default() });
         (token, ln_q)
     }
 }

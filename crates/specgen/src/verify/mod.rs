@@ -9,6 +9,8 @@
 //! | [`rejection`] | with probability `min(1, p / q)` | yes | depends on the draft |
 //! | [`block`] | at least as often: the chain is judged as a whole | yes | depends on the draft |
 //! | [`coupled`] | where the target draws it too, by the same noise | no | is that of plain decoding |
+//!
+//! Trees of guesses go by [`recursive`], the first rule, or by [`matched`], the third.
 
 mod block;
 mod coupled;
@@ -16,6 +18,7 @@ mod draft;
 mod rejection;
 #[cfg(test)]
 mod tests;
+mod tree;
 
 use std::{fmt, str::FromStr};
 
@@ -23,6 +26,7 @@ pub use block::block;
 pub use coupled::coupled;
 pub use draft::{Draft, DraftNoise, Signal, Source};
 pub use rejection::rejection;
+pub use tree::{Descent, matched, recursive};
 
 use crate::distribution::{Distribution, Law};
 use crate::{Error, Result};
@@ -90,12 +94,12 @@ pub const RESIDUAL_UNDERFLOW: f64 = 1e-12;
 /// Logarithm of a sum of probabilities: further from 0 than this is no rounding accident.
 const MASS_TOLERANCE: f64 = 1e-3;
 
-/// No rule here can follow branches.
+/// A rule for chains cannot follow branches.
 fn check_is_chain(draft: &Draft) -> Result<()> {
     match draft.parents {
         None => Ok(()),
         Some(_) => Err(Error::Unsupported(
-            "chains are verified here, not trees; drop `parents` or choose a rule for trees".into(),
+            "chains are verified here, not trees; drop `parents`, or use `recursive` or `matched`".into(),
         )),
     }
 }
