@@ -8,7 +8,7 @@ use specgen::{
     distribution::Distribution,
     draft::{
         CompositeDrafter, Corpus, Draft, DraftRequest, DraftState, DraftVocab, Drafter, ForcedDrafter,
-        ModelDrafter, NgramDrafter, NoDraft, NoState, Translator,
+        ModelDrafter, NgramDrafter, NoDraft, NoState, TokenMemory, Translator,
     },
     model::{Model, ToyModel},
 };
@@ -35,6 +35,12 @@ pub fn all(target: &Arc<dyn Model>, other: &Arc<dyn Model>, text: &[u32], end_id
         ("another model", model()),
         ("forced, then ngram", Arc::new(ForcedDrafter::new(Arc::new(NgramDrafter::default())))),
         ("forced, then another model", Arc::new(ForcedDrafter::new(model()))),
+        (
+            "another model that learns",
+            Arc::new(
+                ModelDrafter::new(other.clone(), vocab_size).with_memory(Arc::new(TokenMemory::default())),
+            ),
+        ),
         ("suffix", Arc::new(suffix())),
         ("suffix, and another model", Arc::new(suffix().with_model(model()))),
         (

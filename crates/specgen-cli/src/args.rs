@@ -125,9 +125,12 @@ pub(crate) struct BenchArgs {
     /// Print a JSON object for each model
     #[arg(long)]
     pub(crate) json: bool,
-    /// Who guesses, beside plain decoding: `ngram`, a model, or `self:FORMAT`; may be given more than once
-    /// [default: as `specgen list` recommends, else ngram]
-    #[arg(long, value_name = "MODEL|ngram|self:FORMAT|none", help_heading = "Texts")]
+    /// Who guesses, beside plain decoding, as for `generate`; may be given more than once [default: auto]
+    #[arg(
+        long,
+        value_name = "auto|suffix|MODEL|suffix+MODEL|self:FORMAT|ngram|none",
+        help_heading = "Texts"
+    )]
     pub(crate) draft: Vec<String>,
     /// Tokens drafted per round: numbers, or `auto` for as many as save time [default: auto]
     #[arg(
@@ -219,6 +222,9 @@ pub(crate) struct GenerateArgs {
     /// Continue the prompt as it is, without the chat template
     #[arg(long, conflicts_with_all = ["system", "chat_template"])]
     pub(crate) raw: bool,
+    /// A file with what the answer is expected to be, such as a text before an edit: what comes true is said sooner
+    #[arg(long, value_name = "FILE")]
+    pub(crate) prediction: Option<String>,
     /// Go on past the tokens that end a text, for measurements of a fixed length
     #[arg(long)]
     pub(crate) ignore_eos: bool,
@@ -375,10 +381,14 @@ pub(crate) struct ModelArgs {
     /// org/name[@revision][:file] [default: smollm2-135m-instruct]
     #[arg(short = 'm', long, value_name = "MODEL", alias = "model")]
     pub(crate) target: Option<String>,
-    /// Who guesses: a smaller model, best of the same vocabulary, `ngram` (the text's own past), `self:q4_0` (a copy of
-    /// the target in that format, of q2_k to q8_0) or `none` [default: as `specgen list` recommends, else ngram]
-    #[arg(long, value_name = "MODEL|ngram|self:FORMAT|none")]
+    /// Who guesses: `suffix` (by what was said before), a smaller model, best of the same vocabulary, `self:q4_0` (a copy
+    /// of the target in that format, of q2_k to q8_0), `suffix+` one of the two, `ngram` (by the text's last words only) or
+    /// `none` [default: auto, which is suffix and the model that `specgen list` recommends]
+    #[arg(long, value_name = "auto|suffix|MODEL|suffix+MODEL|self:FORMAT|ngram|none")]
     pub(crate) draft: Option<String>,
+    /// A text to guess from, such as documents that the answer will quote; may be given more than once
+    #[arg(long, value_name = "FILE")]
+    pub(crate) draft_corpus: Vec<String>,
     #[command(flatten)]
     pub(crate) plan: PlanArgs,
     #[command(flatten)]

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use specgen::{Prompt, Verification, chat::Message};
 
 use crate::{
@@ -26,6 +26,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
         )));
     }
     let text = prompt::read(args.prompt.as_deref(), args.raw)?;
+    let prediction = args.prediction.as_deref().map(prompt::read_file).transpose()?;
 
     if num_samples > 1 {
         // The seed told with each is to give it again, whatever drafts.
@@ -35,6 +36,9 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
     let engine = &loaded.engine;
     let session = engine.session(params)?;
     let mut session = session.with_stops(&args.text.limits.stop).with_ignore_eos(args.ignore_eos);
+    if let Some(prediction) = &prediction {
+        session = session.with_prediction(prediction).context("--prediction")?;
+    }
 
     let messages = messages(args.text.system.as_deref(), &text);
     let prompt = if args.raw { Prompt::Text(&text) } else { Prompt::Messages(&messages) };

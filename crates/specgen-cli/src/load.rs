@@ -1,12 +1,15 @@
 //! From the model options of the command line to a loaded engine.
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use specgen::{
     DEFAULT_MODEL, DraftSource, Engine, EngineBuilder, Plan,
     models::{Progress, Store},
 };
 
-use crate::args::{ModelArgs, RunArgs};
+use crate::{
+    args::{ModelArgs, RunArgs},
+    prompt,
+};
 
 /// An engine, and what it was made of.
 pub(crate) struct Loaded {
@@ -48,7 +51,13 @@ impl ModelArgs {
             .plan(plan)
             .num_sequences(num_sequences)
             .store(store.options().clone());
+        // Read before anything is loaded, which takes longer.
+        let corpus: Vec<String> =
+            self.draft_corpus.iter().map(|file| prompt::read_file(file)).collect::<Result<_>>()?;
         let engine = self.run.on(builder).build_with(progress)?;
+        for (text, file) in corpus.iter().zip(&self.draft_corpus) {
+            engine.remember(text).with_context(|| format!("--draft-corpus {file}"))?;
+        }
         // What was asked for has been checked, but with nothing to draft nobody does.
         let draft = if drafts { engine.draft_source() } else { &DraftSource::None }.to_string();
         Ok(Loaded { engine, store, draft })

@@ -98,6 +98,10 @@ impl<F: Fn(&mut [Result<Draft>]) + Send + Sync> Drafter for DrafterThrough<F> {
         self.inner.has_guesses()
     }
 
+    fn remember(&self, text: &[u32]) -> bool {
+        self.inner.remember(text)
+    }
+
     fn forget(&self) {
         self.inner.forget();
     }

@@ -13,6 +13,7 @@ use crate::{
     device::{Device, DeviceSpec},
     draft::{
         CompositeDrafter, Corpus, DraftVocab, Drafter, ForcedDrafter, ModelDrafter, NgramDrafter, NoDraft,
+        TokenMemory,
     },
     draft_source::DraftSource,
     error::{Error, Result},
@@ -150,6 +151,22 @@ impl Engine {
     /// Who drafts, as it was loaded: what [`DraftSource::Auto`] came to.
     pub fn draft_source(&self) -> &DraftSource {
         &self.loaded.draft
+    }
+
+    /// Gives the drafter a text to guess from, such as documents that answers will quote; it is kept with those that the
+    /// engine wrote, and makes no answer another.
+    ///
+    /// # Errors
+    /// A text where the engine has no tokenizer; [`Error::Unsupported`] for a draft that makes no use of one.
+    pub fn remember(&self, text: &str) -> Result<()> {
+        let tokens = self.need_tokenizer()?.encode(text, false)?;
+        match self.drafter.remember(&tokens) {
+            true => Ok(()),
+            false => Err(Error::Unsupported(
+                "a corpus is of use only where guesses draft, as `suffix`, `auto` or `suffix+MODEL` do"
+                    .into(),
+            )),
+        }
     }
 
     /// A conversation with these sampling parameters.
@@ -533,7 +550,8 @@ impl EngineBuilder {
                     other => other.clone(),
                 };
                 let model = load_model(open, draft_context(open), *copy_as)?;
-                Some(Arc::new(ModelDrafter::with_vocab(model, vocab)))
+                let drafter = ModelDrafter::with_vocab(model, vocab);
+                Some(Arc::new(drafter.with_memory(Arc::new(TokenMemory::default()))))
             }
             None => None,
         };

@@ -314,6 +314,12 @@ impl Sequence {
         of_output.min(of_context).saturating_sub(1)
     }
 
+    /// Tells the drafter what the output is expected to be; nothing, where that is empty. Returns whether it makes use of it.
+    pub fn expect(&mut self, prediction: &[u32]) -> bool {
+        let Memory { drafter, draft_state, .. } = &mut self.memory;
+        drafter.expect(draft_state.as_mut(), prediction)
+    }
+
     /// Whether its drafts may be trees: a chain that is judged as a whole has no branches.
     pub(crate) fn may_branch(&self) -> bool {
         self.verification != Verification::Block || self.sampler.is_greedy()

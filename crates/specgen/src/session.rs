@@ -56,6 +56,7 @@ pub struct Session {
     params: SamplingParams,
     stops: Vec<String>,
     ignore_eos: bool,
+    prediction: Vec<u32>,
     /// `None` before the first text, and while a generation has the caches.
     memory: Option<Memory>,
 }
@@ -65,7 +66,14 @@ impl Session {
         // Text is spelled once, not for every generation.
         let params = engine.spelled(&params)?.into_owned();
         Sampler::new(&params, engine.vocab_size())?;
-        Ok(Self { engine, params, stops: Vec::new(), ignore_eos: false, memory: None })
+        Ok(Self {
+            engine,
+            params,
+            stops: Vec::new(),
+            ignore_eos: false,
+            prediction: Vec::new(),
+            memory: None,
+        })
     }
 
     /// Ends texts before the first of these strings. The string itself is not part of the text.
@@ -80,6 +88,25 @@ impl Session {
     pub fn with_ignore_eos(mut self, ignore: bool) -> Self {
         self.ignore_eos = ignore;
         self
+    }
+
+    /// What the texts are expected to be, as far as known: a file before an edit, an answer to a like question. What of it
+    /// comes true is said sooner; no text is another for it.
+    ///
+    /// # Errors
+    /// A prediction of text where the engine has no tokenizer; [`Error::Unsupported`] for a draft that makes no use of one.
+    pub fn with_prediction<'p>(mut self, prediction: impl Into<Prompt<'p>>) -> Result<Self> {
+        self.prediction = match prediction.into() {
+            Prompt::Text(text) => self.engine.need_tokenizer()?.encode(text, false)?,
+            other => self.encode(&other)?,
+        };
+        let mut state = self.engine.drafter().new_state();
+        if !self.engine.drafter().expect(state.as_mut(), &self.prediction) {
+            let problem =
+                "a prediction is of use only where guesses draft, as `suffix`, `auto` or `suffix+MODEL` do";
+            return Err(Error::Unsupported(problem.into()));
+        }
+        Ok(self)
     }
 
     /// The sampling parameters, phrases as token ids.
@@ -121,7 +148,9 @@ impl Session {
             stops: &self.stops,
             ignore_eos: self.ignore_eos,
         };
-        self.engine.start(&request, &mut self.memory)
+        let mut sequence = self.engine.start(&request, &mut self.memory)?;
+        sequence.expect(&self.prediction);
+        Ok(sequence)
     }
 
     /// Generates `num_samples` texts of one prompt, all in the same passes: the prompt is fed once, and on the CPU its

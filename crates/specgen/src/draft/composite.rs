@@ -256,7 +256,13 @@ impl Drafter for CompositeDrafter {
         true
     }
 
+    fn remember(&self, text: &[u32]) -> bool {
+        self.corpus.add(text);
+        true
+    }
+
     fn forget(&self) {
         self.corpus.forget();
+        self.model.iter().for_each(|model| model.forget());
     }
 }

@@ -83,6 +83,10 @@ impl Drafter for ForcedDrafter {
         self.inner.has_guesses()
     }
 
+    fn remember(&self, text: &[u32]) -> bool {
+        self.inner.remember(text)
+    }
+
     fn forget(&self) {
         self.inner.forget();
     }

@@ -4,6 +4,7 @@ mod behind;
 mod composite;
 mod corpus;
 mod forced;
+mod memory;
 mod model;
 mod ngram;
 mod texts;
@@ -16,6 +17,7 @@ use std::{any::Any, sync::Arc};
 pub use composite::CompositeDrafter;
 pub use corpus::Corpus;
 pub use forced::ForcedDrafter;
+pub use memory::TokenMemory;
 pub use model::ModelDrafter;
 pub use ngram::NgramDrafter;
 pub use translation::Translator;
@@ -85,6 +87,11 @@ pub trait Drafter: Send + Sync {
     /// Whether there may be guesses that cost next to nothing, beside the work of a model.
     fn has_guesses(&self) -> bool {
         self.model().is_none()
+    }
+
+    /// Takes in a text to guess from, beside those that it drafts for. Returns whether it makes use of it.
+    fn remember(&self, _text: &[u32]) -> bool {
+        false
     }
 
     /// Forgets what it has learned from texts.

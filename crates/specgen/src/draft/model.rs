@@ -4,7 +4,11 @@ use std::sync::Arc;
 
 use specgen_kernels::softmax::{Exponent, sum_exp};
 
-use super::{Draft, DraftRequest, DraftState, DraftVocab, Drafter, translation::Translation};
+use super::{
+    Committed, Draft, DraftRequest, DraftState, DraftVocab, Drafter, TokenMemory,
+    memory::{MAX_CONTEXT, Mixed},
+    translation::Translation,
+};
 use crate::{
     cache::KvCache,
     distribution::Distribution,
@@ -22,6 +26,7 @@ use crate::{
 pub struct ModelDrafter {
     model: Arc<dyn Model>,
     vocab: DraftVocab,
+    memory: Option<Arc<TokenMemory>>,
 }
 
 impl ModelDrafter {
@@ -33,7 +38,13 @@ impl ModelDrafter {
 
     /// A model whose tokens stand for the target's as `vocab` says.
     pub fn with_vocab(model: Arc<dyn Model>, vocab: DraftVocab) -> Self {
-        Self { model, vocab }
+        Self { model, vocab, memory: None }
+    }
+
+    /// The same that mixes what `memory` says into its drafts, and teaches it.
+    #[must_use]
+    pub fn with_memory(self, memory: Arc<TokenMemory>) -> Self {
+        Self { memory: Some(memory), ..self }
     }
 
     /// The most tokens that can be drafted after `text`. The draft's context may be shorter than the target's: where it
@@ -57,6 +68,12 @@ impl ModelDrafter {
 struct State {
     cache: KvCache,
     translation: Option<Translation>,
+    /// Tokens of the text that the memory has learned from.
+    num_learned: usize,
+    /// What the tokens of the last draft were drawn from, the text before it, and the draft.
+    mixed: Vec<Option<Mixed>>,
+    before: Vec<u32>,
+    drafted: Vec<u32>,
 }
 
 impl DraftState for State {}
@@ -88,6 +105,8 @@ struct Chain {
     own: Vec<u32>,
     /// Whether nothing comes behind.
     ended: bool,
+    /// What is told to the memory, by token of the chain.
+    mixed: Vec<Option<Mixed>>,
 }
 
 impl Chain {
@@ -96,18 +115,28 @@ impl Chain {
         &mut self,
         request: &mut DraftRequest<'_>,
         logits: &[f32],
-        vocab: &DraftVocab,
+        drafter: &ModelDrafter,
         row: &mut Vec<f32>,
     ) {
-        let logits = match vocab {
-            DraftVocab::Shared(_) => logits,
-            DraftVocab::Other(translator) => {
-                row.resize(self.sampler.vocab_size(), f32::NEG_INFINITY);
-                translator.scatter(logits, row);
-                row
-            }
-        };
+        let vocab = &drafter.vocab;
         let known = self.sampler.vocab_size();
+        match vocab {
+            DraftVocab::Shared(_) if drafter.memory.is_none() => {}
+            DraftVocab::Shared(_) => {
+                row.clear();
+                row.extend_from_slice(&logits[..known]);
+            }
+            DraftVocab::Other(translator) => {
+                row.resize(known, f32::NEG_INFINITY);
+                translator.scatter(logits, row);
+            }
+        }
+        if let Some(memory) = &drafter.memory {
+            let end = request.tokens.len().saturating_sub(MAX_CONTEXT);
+            let text = [&request.tokens[end..], &self.draft.path(self.tip)].concat();
+            self.mixed.push(memory.mix(&text, &mut row[..known]));
+        }
+        let logits = if row.is_empty() { logits } else { &row[..] };
         if !request.budget.goes_on(&mut self.draft, || sureness(&logits[..known])) {
             self.ended = true;
             return;
@@ -202,12 +231,27 @@ impl Drafter for ModelDrafter {
             DraftVocab::Shared(_) => None,
             DraftVocab::Other(translator) => Some(Translation::new(translator.clone())),
         };
-        Box::new(State { cache: self.model.new_cache(), translation })
+        let cache = self.model.new_cache();
+        Box::new(State {
+            cache,
+            translation,
+            num_learned: 0,
+            mixed: Vec::new(),
+            before: Vec::new(),
+            drafted: Vec::new(),
+        })
     }
 
     fn fork_state(&self, state: &mut dyn DraftState) -> Result<Box<dyn DraftState>> {
-        let State { cache, translation } = state.downcast::<State>();
-        Ok(Box::new(State { cache: cache.fork()?, translation: translation.clone() }))
+        let State { cache, translation, num_learned, .. } = state.downcast::<State>();
+        Ok(Box::new(State {
+            cache: cache.fork()?,
+            translation: translation.clone(),
+            num_learned: *num_learned,
+            mixed: Vec::new(),
+            before: Vec::new(),
+            drafted: Vec::new(),
+        }))
     }
 
     fn prefill(&self, state: &mut dyn DraftState, tokens: &[u32], chunk: usize) -> Result<bool> {
@@ -232,7 +276,14 @@ impl Drafter for ModelDrafter {
                 request.k = request.k.min(self.room(text));
             }
             let sampler = self.sampler(request.sampler);
-            chains.push(Chain { sampler, draft: Draft::default(), tip: None, own: Vec::new(), ended: false });
+            chains.push(Chain {
+                sampler,
+                draft: Draft::default(),
+                tip: None,
+                own: Vec::new(),
+                ended: false,
+                mixed: Vec::new(),
+            });
             committed.push(request.history.num_output());
         }
         let mut out = Output::new();
@@ -244,7 +295,38 @@ impl Drafter for ModelDrafter {
             request.history.truncate_output(committed);
         }
         result?;
-        Ok(chains.into_iter().map(|chain| Ok(chain.draft)).collect())
+        let mut drafts = Vec::with_capacity(chains.len());
+        for (request, chain) in requests.iter_mut().zip(chains) {
+            let state = request.state.downcast::<State>();
+            if self.memory.is_some() {
+                state.before = request.tokens.to_vec();
+                (state.mixed, state.drafted) = (chain.mixed, chain.draft.path(chain.tip));
+            }
+            drafts.push(Ok(chain.draft));
+        }
+        Ok(drafts)
+    }
+
+    fn observe(&self, state: &mut dyn DraftState, committed: &Committed<'_>) {
+        let Some(memory) = &self.memory else { return };
+        let state = state.downcast::<State>();
+        let tokens = committed.tokens;
+        let (mixed, drafted) = (std::mem::take(&mut state.mixed), std::mem::take(&mut state.drafted));
+        // As far as the text is what the draft was, the target has said what it makes of the next place.
+        let mut stands = true;
+        let new = tokens.strip_prefix(&state.before[..]).unwrap_or_default();
+        for ((mixed, &said), i) in mixed.iter().zip(new).zip(0..) {
+            if let Some(mixed) = mixed.as_ref().filter(|_| stands) {
+                memory.judge(mixed, said);
+            }
+            stands &= drafted.get(i) == Some(&said);
+        }
+        memory.learn(tokens, state.num_learned.min(tokens.len()));
+        state.num_learned = tokens.len();
+    }
+
+    fn forget(&self) {
+        self.memory.iter().for_each(|memory| memory.forget());
     }
 
     fn model(&self) -> Option<&Arc<dyn Model>> {
@@ -307,7 +389,7 @@ impl ModelDrafter {
             }
             self.model.forward(&mut Batch { slices, taps: &[] }, out)?;
             for (row, &i) in feeding.iter().enumerate() {
-                chains[i].extend(&mut requests[i], out.logits(row, 0), &self.vocab, &mut scratch);
+                chains[i].extend(&mut requests[i], out.logits(row, 0), self, &mut scratch);
             }
         }
         Ok(())
