@@ -129,6 +129,11 @@ pub(crate) struct BenchArgs {
     /// [default: as `specgen list` recommends, else ngram]
     #[arg(long, value_name = "MODEL|ngram|self:FORMAT|none", help_heading = "Texts")]
     pub(crate) draft: Vec<String>,
+    /// Tokens of text that a draft model can say, the most frequent, or `all`
+    /// [default: 16384 in a byte-level vocabulary of at most 65536, else all]
+    #[arg(long, value_name = "N|all", value_parser = draft_head, help_heading = "Texts")]
+    #[arg(allow_negative_numbers = true)]
+    pub(crate) draft_head: Option<DraftHead>,
     /// Tokens drafted per round: numbers, or `auto` for as many as save time [default: auto]
     #[arg(
         short = 'k',
@@ -167,7 +172,7 @@ pub(crate) struct BenchArgs {
     #[arg(
         long,
         help_heading = "Passes",
-        conflicts_with_all = ["draft", "lengths", "rules", "prompts", "category", "max_tokens", "temperature", "verify", "context"]
+        conflicts_with_all = ["draft", "draft_head", "lengths", "rules", "prompts", "category", "max_tokens", "temperature", "verify", "context"]
     )]
     pub(crate) kernels: bool,
     /// Rows of the passes to time
@@ -379,6 +384,11 @@ pub(crate) struct ModelArgs {
     /// the target in that format, of q2_k to q8_0) or `none` [default: as `specgen list` recommends, else ngram]
     #[arg(long, value_name = "MODEL|ngram|self:FORMAT|none")]
     pub(crate) draft: Option<String>,
+    /// Tokens of text that a draft model can say, the most frequent, or `all`: with fewer its passes are shorter, and the
+    /// target says the others [default: 16384 in a byte-level vocabulary of at most 65536, else all]
+    #[arg(long, value_name = "N|all", value_parser = draft_head)]
+    #[arg(allow_negative_numbers = true)]
+    pub(crate) draft_head: Option<DraftHead>,
     #[command(flatten)]
     pub(crate) plan: PlanArgs,
     #[command(flatten)]
@@ -537,6 +547,18 @@ fn temperature(text: &str) -> Result<f32, String> {
 /// A whole number, without the words of a parser.
 fn whole<T: FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| "a whole number of at least 0 is wanted".to_owned())
+}
+
+/// How many tokens a draft model can say; `None`: all.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DraftHead(pub(crate) Option<usize>);
+
+fn draft_head(text: &str) -> Result<DraftHead, String> {
+    if text == "all" {
+        return Ok(DraftHead(None));
+    }
+    let num_tokens = within(text, 1, usize::MAX).map_err(|wanted| format!("{wanted}, or `all`"))?;
+    Ok(DraftHead(Some(num_tokens)))
 }
 
 fn within(text: &str, min: usize, max: usize) -> Result<usize, String> {

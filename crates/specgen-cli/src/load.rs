@@ -6,7 +6,7 @@ use specgen::{
     models::{Progress, Store},
 };
 
-use crate::args::{ModelArgs, RunArgs};
+use crate::args::{DraftHead, ModelArgs, RunArgs};
 
 /// How a user says that nobody drafts.
 const NO_DRAFT: &str = "none";
@@ -48,11 +48,14 @@ impl ModelArgs {
             }
             None => NO_DRAFT.into(),
         };
-        let builder = Engine::builder(target)
+        let mut builder = Engine::builder(target)
             .draft(DraftSource::from(draft.as_str()))
             .plan(plan)
             .num_sequences(num_sequences)
             .store(store.options().clone());
+        if let Some(DraftHead(num_tokens)) = self.draft_head {
+            builder = builder.draft_head(num_tokens);
+        }
         let engine = self.run.on(builder).build_with(progress)?;
         // What was asked for has been checked, but with nothing to draft nobody does.
         let draft = if drafts { draft } else { NO_DRAFT.into() };

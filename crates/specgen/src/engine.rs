@@ -11,7 +11,7 @@ use specgen_kernels::{Format, KvType};
 use crate::{
     chat::ChatTemplate,
     device::{Device, DeviceSpec},
-    draft::{DraftVocab, Drafter, ForcedDrafter, ModelDrafter, NgramDrafter, NoDraft},
+    draft::{DraftVocab, Drafter, ForcedDrafter, ModelDrafter, NgramDrafter, NoDraft, default_draft_head},
     error::{Error, Result},
     grammar::Vocabulary,
     memory::{self, Usage},
@@ -113,6 +113,21 @@ struct DraftModel {
     open: Option<OpenModel>,
     vocab: DraftVocab,
     copy_as: Option<Format>,
+    /// The ids it computes logits of.
+    head_ids: Option<Arc<[u32]>>,
+}
+
+impl DraftModel {
+    /// The same with logits of as many tokens as wanted, or as is the default.
+    fn with_head(mut self, target: &OpenModel, num_frequent: Option<Option<usize>>) -> Self {
+        let open = self.open.as_ref().unwrap_or(target);
+        let (tokenizer, vocab_size) = (&open.tokenizer, open.config.vocab_size);
+        let num_frequent = num_frequent.unwrap_or_else(|| default_draft_head(tokenizer));
+        self.head_ids = num_frequent.and_then(|num| self.vocab.head_ids(tokenizer, vocab_size, num));
+        // Its passes take another time.
+        self.weights.extend(self.head_ids.iter().map(|ids| format!("{} logits", ids.len()).into()));
+        self
+    }
 }
 
 /// A loaded target with its drafter. Cheap to clone; sessions share it.
@@ -147,6 +162,7 @@ impl Engine {
         EngineBuilder {
             target: target.into(),
             draft: DraftSource::default(),
+            draft_head: None,
             num_sequences: 1,
             plan: Plan::default(),
             device: DeviceSpec::default(),
@@ -374,6 +390,8 @@ pub struct Overrides {
 pub struct EngineBuilder {
     target: String,
     draft: DraftSource,
+    /// As told, if told.
+    draft_head: Option<Option<usize>>,
     num_sequences: usize,
     plan: Plan,
     device: DeviceSpec,
@@ -389,6 +407,15 @@ impl EngineBuilder {
     #[must_use]
     pub fn draft(mut self, draft: impl Into<DraftSource>) -> Self {
         self.draft = draft.into();
+        self
+    }
+
+    /// How many tokens of text a model that drafts computes logits of, the most frequent ones, and so can say; `None`: all.
+    /// Without this call 16,384 in a byte-level vocabulary of at most 65,536 ids ([`default_draft_head`]), else all. A
+    /// smaller output head makes passes shorter, and drafts a little worse; texts keep their distribution.
+    #[must_use]
+    pub fn draft_head(mut self, num_tokens: Option<usize>) -> Self {
+        self.draft_head = Some(num_tokens);
         self
     }
 
@@ -497,19 +524,21 @@ impl EngineBuilder {
                 if let Some(coverage) = vocab.coverage() {
                     progress.message(&format!("{} has another vocabulary: {coverage}", draft.name));
                 }
-                Some(DraftModel { open: Some(draft), vocab, copy_as: None, weights: files.weights })
+                let (weights, open) = (files.weights, Some(draft));
+                Some(DraftModel { weights, open, vocab, copy_as: None, head_ids: None })
             }
             (None, Some(format)) => {
                 target.copy_bytes(format)?;
                 let vocab = DraftVocab::Shared(target.tokenizer.vocab_size());
                 // Told from the target by its name.
                 let weights = [&target_files.weights[..], &[self.draft.to_string().into()]].concat();
-                Some(DraftModel { open: None, vocab, copy_as: Some(format), weights })
+                Some(DraftModel { weights, open: None, vocab, copy_as: Some(format), head_ids: None })
             }
             (None, None) => None,
         };
         // Where nothing is to be drafted, the draft was worth a check and is worth no memory.
         let draft = draft.filter(|_| self.plan.max_tokens() > 0);
+        let draft = draft.map(|draft| draft.with_head(&target, self.draft_head));
 
         let context_of = |model: &OpenModel| {
             let trained = model.config.context_len;
@@ -522,11 +551,12 @@ impl EngineBuilder {
         let num_sequences = self.num_sequences;
         let rows = memory::logits_rows(self.plan.max_tokens(), num_sequences);
         let kv_type = self.device.kv_type(self.kv_type)?;
-        let mut plan = vec![target.memory(Usage { context_len, num_sequences, rows, kv_type })];
-        if let Some(DraftModel { open, copy_as, .. }) = &draft {
+        let usage = Usage { context_len, num_sequences, rows, kv_type, num_logits: None };
+        let mut plan = vec![target.memory(usage)];
+        if let Some(DraftModel { open, copy_as, head_ids, .. }) = &draft {
             let open = open.as_ref().unwrap_or(&target);
-            let usage =
-                Usage { context_len: draft_context(open), num_sequences, rows: num_sequences, kv_type };
+            let num_logits = head_ids.as_ref().map(|ids| ids.len());
+            let usage = Usage { context_len: draft_context(open), rows: num_sequences, num_logits, ..usage };
             plan.push(match copy_as {
                 Some(format) => open.memory_of_copy(&self.draft.to_string(), *format, usage)?,
                 None => open.memory(usage),
@@ -538,25 +568,27 @@ impl EngineBuilder {
         }
 
         let device = Device::open(self.device, self.threads)?;
-        let load_model = |model: &OpenModel, context_len, copy_as| {
+        let load_model = |model: &OpenModel, context_len, copy_as, head_ids| {
             let options = LoadOptions {
                 device: device.clone(),
                 context_len: Some(context_len),
                 kv_type: Some(kv_type),
                 copy_as,
+                head_ids,
             };
             load(&model.weights, model.config_for(context_len)?, &options)
         };
-        let model = load_model(&target, context_len, None)?;
+        let model = load_model(&target, context_len, None, None)?;
         let drafter: Arc<dyn Drafter> = match (&self.draft, &draft) {
-            (_, Some(DraftModel { open, vocab, copy_as, .. })) => {
+            (_, Some(DraftModel { open, vocab, copy_as, head_ids, .. })) => {
                 let open = open.as_ref().unwrap_or(&target);
                 let vocab = match vocab {
                     DraftVocab::Shared(shared) => DraftVocab::Shared((*shared).min(model.info().vocab_size)),
                     other => other.clone(),
                 };
                 // A model's draft is masked by the grammar too, and spells what is forced as its target is apt to.
-                Arc::new(ModelDrafter::with_vocab(load_model(open, draft_context(open), *copy_as)?, vocab))
+                let draft = load_model(open, draft_context(open), *copy_as, head_ids.clone())?;
+                Arc::new(ModelDrafter::with_vocab(draft, vocab))
             }
             (DraftSource::Ngram, _) => Arc::new(ForcedDrafter::new(Arc::new(NgramDrafter::default()))),
             _ => Arc::new(NoDraft),

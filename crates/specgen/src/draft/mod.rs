@@ -1,6 +1,7 @@
 //! Drafters: guesses at what comes next. A bad guess costs time, never correctness.
 
 mod forced;
+mod head;
 mod model;
 mod ngram;
 mod translation;
@@ -10,6 +11,7 @@ mod vocab;
 use std::{any::Any, sync::Arc};
 
 pub use forced::ForcedDrafter;
+pub use head::default_draft_head;
 pub use model::ModelDrafter;
 pub use ngram::NgramDrafter;
 pub use translation::Translator;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use specgen_kernels::softmax::{Exponent, sum_exp};
 
-use super::{Draft, DraftRequest, DraftState, DraftVocab, Drafter, translation::Translation};
+use super::{Draft, DraftRequest, DraftState, DraftVocab, Drafter, head::Places, translation::Translation};
 use crate::{
     cache::KvCache,
     error::{Error, Result},
@@ -21,6 +21,8 @@ use crate::{
 pub struct ModelDrafter {
     model: Arc<dyn Model>,
     vocab: DraftVocab,
+    /// `None` where its rows are by the target's ids as they are.
+    places: Option<Places>,
 }
 
 impl ModelDrafter {
@@ -32,7 +34,7 @@ impl ModelDrafter {
 
     /// A model whose tokens stand for the target's as `vocab` says.
     pub fn with_vocab(model: Arc<dyn Model>, vocab: DraftVocab) -> Self {
-        Self { model, vocab }
+        Self { places: Places::new(&vocab, model.info()), model, vocab }
     }
 
     /// The most tokens that can be drafted after `text`. The draft's context may be shorter than the target's: where it
@@ -56,6 +58,9 @@ impl ModelDrafter {
 struct State {
     cache: KvCache,
     translation: Option<Translation>,
+    /// The last logits by the target's ids, where they have to be put there: where the draft has none it is `-inf` and
+    /// stays so, and only the others are written at each step.
+    row: Vec<f32>,
 }
 
 impl DraftState for State {}
@@ -72,6 +77,16 @@ impl State {
     fn parts<'s>(&'s mut self, tokens: &'s [u32]) -> (&'s mut KvCache, &'s [u32]) {
         (&mut self.cache, self.translation.as_ref().map_or(tokens, Translation::ids))
     }
+
+    /// `logits` by the target's ids, of which there are `width`.
+    fn placed<'s>(&'s mut self, logits: &'s [f32], places: Option<&Places>, width: usize) -> &'s [f32] {
+        let Some(places) = places else { return logits };
+        if self.row.len() != width {
+            self.row = vec![f32::NEG_INFINITY; width];
+        }
+        places.put(logits, &mut self.row);
+        &self.row
+    }
 }
 
 /// One sequence's draft as it grows. Its request's `k` falls to the draft's length where it has to end.
@@ -83,23 +98,11 @@ struct Chain {
 }
 
 impl Chain {
-    /// Draws the next token from `logits`; `row` is scratch.
-    fn extend(
-        &mut self,
-        request: &mut DraftRequest<'_>,
-        logits: &[f32],
-        vocab: &DraftVocab,
-        row: &mut Vec<f32>,
-    ) {
-        let logits = match vocab {
-            DraftVocab::Shared(_) => logits,
-            DraftVocab::Other(translator) => {
-                row.resize(self.sampler.vocab_size(), f32::NEG_INFINITY);
-                translator.scatter(logits, row);
-                row
-            }
-        };
+    /// Draws the next token from a row of `drafter`'s `logits`.
+    fn extend(&mut self, request: &mut DraftRequest<'_>, logits: &[f32], drafter: &ModelDrafter) {
         let known = self.sampler.vocab_size();
+        let state = request.state.downcast::<State>();
+        let logits = state.placed(logits, drafter.places.as_ref(), known);
         if !request.budget.goes_on(&mut self.draft, || sureness(&logits[..known])) {
             request.k = self.draft.len();
             return;
@@ -108,7 +111,7 @@ impl Chain {
             Ok(q) => {
                 let (token, ln_q) = self.draft.draw(q, &mut request.noise);
                 request.history.push_drawn(token, ln_q);
-                let own = match vocab {
+                let own = match &drafter.vocab {
                     DraftVocab::Shared(_) => Some(token),
                     DraftVocab::Other(translator) => translator.twins().of_target(token),
                 };
@@ -141,12 +144,12 @@ impl Drafter for ModelDrafter {
             DraftVocab::Shared(_) => None,
             DraftVocab::Other(translator) => Some(Translation::new(translator.clone())),
         };
-        Box::new(State { cache: self.model.new_cache(), translation })
+        Box::new(State { cache: self.model.new_cache(), translation, row: Vec::new() })
     }
 
     fn fork_state(&self, state: &mut dyn DraftState) -> Result<Box<dyn DraftState>> {
-        let State { cache, translation } = state.downcast::<State>();
-        Ok(Box::new(State { cache: cache.fork()?, translation: translation.clone() }))
+        let State { cache, translation, .. } = state.downcast::<State>();
+        Ok(Box::new(State { cache: cache.fork()?, translation: translation.clone(), row: Vec::new() }))
     }
 
     fn prefill(&self, state: &mut dyn DraftState, tokens: &[u32], chunk: usize) -> Result<bool> {
@@ -223,7 +226,6 @@ impl ModelDrafter {
         chains: &mut [Chain],
         out: &mut Output,
     ) -> Result<()> {
-        let mut scratch = Vec::new();
         for step in 0.. {
             let mut feeding = Vec::new();
             let mut slices = Vec::new();
@@ -247,7 +249,7 @@ impl ModelDrafter {
             }
             self.model.forward(&mut Batch { slices, taps: &[] }, out)?;
             for (row, &i) in feeding.iter().enumerate() {
-                chains[i].extend(&mut requests[i], out.logits(row, 0), &self.vocab, &mut scratch);
+                chains[i].extend(&mut requests[i], out.logits(row, 0), self);
             }
         }
         Ok(())
