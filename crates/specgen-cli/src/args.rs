@@ -129,8 +129,7 @@ pub(crate) struct BenchArgs {
     /// [default: as `specgen list` recommends, else ngram]
     #[arg(long, value_name = "MODEL|ngram|self:FORMAT|none", help_heading = "Texts")]
     pub(crate) draft: Vec<String>,
-    /// Tokens of text that a draft model can say, the most frequent, or `all`
-    /// [default: 16384 in a byte-level vocabulary of at most 65536, else all]
+    /// Tokens of text that a draft model can say: the N most frequent, or `all` that the target has too [default: all]
     #[arg(long, value_name = "N|all", value_parser = draft_head, help_heading = "Texts")]
     #[arg(allow_negative_numbers = true)]
     pub(crate) draft_head: Option<DraftHead>,
@@ -384,8 +383,9 @@ pub(crate) struct ModelArgs {
     /// the target in that format, of q2_k to q8_0) or `none` [default: as `specgen list` recommends, else ngram]
     #[arg(long, value_name = "MODEL|ngram|self:FORMAT|none")]
     pub(crate) draft: Option<String>,
-    /// Tokens of text that a draft model can say, the most frequent, or `all`: with fewer its passes are shorter, and the
-    /// target says the others [default: 16384 in a byte-level vocabulary of at most 65536, else all]
+    /// Tokens of text that a draft model can say: the N most frequent, or `all` that the target has too. With fewer its
+    /// passes are shorter and its drafts worse; in a vocabulary of many languages most of them have late tokens, and would
+    /// have no drafts [default: all]
     #[arg(long, value_name = "N|all", value_parser = draft_head)]
     #[arg(allow_negative_numbers = true)]
     pub(crate) draft_head: Option<DraftHead>,

@@ -9,7 +9,7 @@ use serde::Serialize;
 use specgen::{
     DEFAULT_CONTEXT_LEN, DraftSource, OpenModel, Overrides, Plan,
     device::DeviceSpec,
-    draft::{self, DraftVocab, default_draft_head},
+    draft::{self, DraftVocab},
     memory::{self, ModelMemory, Usage},
     model::config::{ArchConfig, RopeScaling},
     tokenizer::Tokenizer,
@@ -284,9 +284,8 @@ impl MemoryPlan {
         let target_memory = Memory::new(&memory, context_len);
         // As many logits as a draft has unless told otherwise.
         let usage_of = |draft: &OpenModel, vocab: &DraftVocab| {
-            let num_logits = default_draft_head(&draft.tokenizer)
-                .and_then(|num| vocab.head_ids(&draft.tokenizer, draft.config.vocab_size, num))
-                .map(|ids| ids.len());
+            let head_ids = vocab.head_ids(&draft.tokenizer, draft.config.vocab_size, None);
+            let num_logits = head_ids.map(|ids| ids.len());
             Usage { context_len: context_len.min(draft.config.context_len), rows: 1, num_logits, ..usage }
         };
         let plan_draft = |draft: &Draft<'_>| -> specgen::Result<DraftPlan> {

@@ -11,7 +11,7 @@ use specgen_kernels::{Format, KvType};
 use crate::{
     chat::ChatTemplate,
     device::{Device, DeviceSpec},
-    draft::{DraftVocab, Drafter, ForcedDrafter, ModelDrafter, NgramDrafter, NoDraft, default_draft_head},
+    draft::{DraftVocab, Drafter, ForcedDrafter, ModelDrafter, NgramDrafter, NoDraft},
     error::{Error, Result},
     grammar::Vocabulary,
     memory::{self, Usage},
@@ -118,12 +118,11 @@ struct DraftModel {
 }
 
 impl DraftModel {
-    /// The same with logits of as many tokens as wanted, or as is the default.
-    fn with_head(mut self, target: &OpenModel, num_frequent: Option<Option<usize>>) -> Self {
+    /// The same with logits of what it may draft, or the most frequent of it.
+    fn with_head(mut self, target: &OpenModel, num_frequent: Option<usize>) -> Self {
         let open = self.open.as_ref().unwrap_or(target);
         let (tokenizer, vocab_size) = (&open.tokenizer, open.config.vocab_size);
-        let num_frequent = num_frequent.unwrap_or_else(|| default_draft_head(tokenizer));
-        self.head_ids = num_frequent.and_then(|num| self.vocab.head_ids(tokenizer, vocab_size, num));
+        self.head_ids = self.vocab.head_ids(tokenizer, vocab_size, num_frequent);
         // Its passes take another time.
         self.weights.extend(self.head_ids.iter().map(|ids| format!("{} logits", ids.len()).into()));
         self
@@ -390,8 +389,7 @@ pub struct Overrides {
 pub struct EngineBuilder {
     target: String,
     draft: DraftSource,
-    /// As told, if told.
-    draft_head: Option<Option<usize>>,
+    draft_head: Option<usize>,
     num_sequences: usize,
     plan: Plan,
     device: DeviceSpec,
@@ -410,12 +408,12 @@ impl EngineBuilder {
         self
     }
 
-    /// How many tokens of text a model that drafts computes logits of, the most frequent ones, and so can say; `None`: all.
-    /// Without this call 16,384 in a byte-level vocabulary of at most 65,536 ids ([`default_draft_head`]), else all. A
-    /// smaller output head makes passes shorter, and drafts a little worse; texts keep their distribution.
+    /// How many tokens of text a model that drafts computes logits of, the most frequent ones, and so can say; without this
+    /// call all that the target has too. A smaller output head makes its passes shorter and its drafts worse, by as much as
+    /// the text is of rare words ([`DraftVocab::head_ids`]); texts keep their distribution.
     #[must_use]
     pub fn draft_head(mut self, num_tokens: Option<usize>) -> Self {
-        self.draft_head = Some(num_tokens);
+        self.draft_head = num_tokens;
         self
     }
 

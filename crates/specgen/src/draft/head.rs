@@ -7,35 +7,27 @@ use std::sync::Arc;
 use super::{DraftVocab, translation::Translator};
 use crate::{model::ModelInfo, tokenizer::Tokenizer};
 
-/// Tokens of text that a draft has logits of unless the caller says otherwise, where few are missed.
-const DEFAULT_HEAD: usize = 16_384;
-/// A larger vocabulary is of many languages.
-const SMALL_VOCAB: usize = 1 << 16;
-
-/// How many tokens of text, the most frequent, a draft of this vocabulary has logits of unless the caller says otherwise;
-/// `None`: all. In a large vocabulary the words of most languages have late ids, and in a SentencePiece one, which has
-/// tokens for bytes, the characters of most scripts: texts in these would have no draft.
-pub fn default_draft_head(draft: &Tokenizer) -> Option<usize> {
-    let has_byte_tokens = || (0..draft.vocab_size() as u32).any(|id| draft.is_byte(id));
-    (draft.vocab_size() <= SMALL_VOCAB && !has_byte_tokens()).then_some(DEFAULT_HEAD)
-}
-
 /// No id.
 pub(super) const NONE: u32 = u32::MAX;
 
 impl DraftVocab {
-    /// The ids that a draft of `vocab_size` ids is to have logits of, ascending: of those that the target has too, the
-    /// `num_frequent` most frequent, and all that end or steer a text or stand for one byte, which anything can be
-    /// spelled with. `None`: all, where there are no more than that.
+    /// The ids that a draft of `vocab_size` ids is to have logits of, ascending; `None`: all. Of another vocabulary those
+    /// that the target has too: the others are never drafted. Of these, where not all are wanted, the `num_frequent` most
+    /// frequent, and all that end or steer a text or stand for one byte, which anything can be spelled with.
     ///
     /// No text is counted for it: a vocabulary numbers its tokens in the order of its merges, and what is frequent is
-    /// merged early.
-    pub fn head_ids(&self, draft: &Tokenizer, vocab_size: usize, num_frequent: usize) -> Option<Arc<[u32]>> {
+    /// merged early. In one of many languages the words of most come late, and a text in these will have no draft.
+    pub fn head_ids(
+        &self,
+        draft: &Tokenizer,
+        vocab_size: usize,
+        num_frequent: Option<usize>,
+    ) -> Option<Arc<[u32]>> {
         let known = draft.vocab_size().min(vocab_size);
-        if known <= num_frequent {
+        if matches!(self, Self::Shared(_)) && num_frequent.is_none_or(|num| num >= known) {
             return None;
         }
-        let mut room = num_frequent;
+        let mut room = num_frequent.unwrap_or(known);
         let is_wanted = |id: &u32| {
             is_always_wanted(draft, *id) || {
                 let has_room = room > 0;
@@ -43,7 +35,8 @@ impl DraftVocab {
                 has_room
             }
         };
-        Some((0..known as u32).filter(|&id| self.has(draft, id)).filter(is_wanted).collect())
+        let ids: Arc<[u32]> = (0..known as u32).filter(|&id| self.has(draft, id)).filter(is_wanted).collect();
+        (ids.len() < vocab_size).then_some(ids)
     }
 
     /// Whether the target has a draft's token too. Holes in a vocabulary are no tokens.
@@ -109,7 +102,7 @@ mod tests {
 
     /// The ids that are left out.
     fn missing(vocab: &DraftVocab, draft: &Tokenizer, vocab_size: usize, num_frequent: usize) -> Vec<u32> {
-        let ids = vocab.head_ids(draft, vocab_size, num_frequent).unwrap();
+        let ids = vocab.head_ids(draft, vocab_size, Some(num_frequent)).unwrap();
         assert!(ids.is_sorted_by(|a, b| a < b));
         (0..draft.vocab_size() as u32).filter(|id| !ids.contains(id)).collect()
     }
@@ -124,14 +117,9 @@ mod tests {
         assert_eq!(missing(&shared, &draft, 265, 100), [264], "a hole is no token");
         assert_eq!(missing(&DraftVocab::Shared(262), &draft, 265, 2), [258, 259, 260, 262, 263, 264]);
         assert_eq!(missing(&shared, &draft, 258, 1), [257, 258, 259, 260, 261, 262, 263, 264]);
-        assert!(shared.head_ids(&draft, 265, 265).is_none());
-        assert!(shared.head_ids(&draft, 258, 258).is_none(), "the model's ids count");
-    }
-
-    #[test]
-    fn by_default_no_language_loses_its_draft() {
-        assert_eq!(default_draft_head(&open(&byte_pair()).unwrap()), Some(DEFAULT_HEAD));
-        assert_eq!(default_draft_head(&open(&sentence_piece()).unwrap()), None);
+        assert!(shared.head_ids(&draft, 265, None).is_none());
+        assert!(shared.head_ids(&draft, 265, Some(265)).is_none());
+        assert!(shared.head_ids(&draft, 258, Some(258)).is_none(), "the model's ids count");
     }
 
     #[test]
@@ -139,8 +127,10 @@ mod tests {
         let (target, draft) = (open(&byte_pair()).unwrap(), open(&sentence_piece()).unwrap());
         let translator = Arc::new(Translator::new(&target, &draft));
         let vocab = DraftVocab::Other(translator.clone());
-        let ids = vocab.head_ids(&draft, 266, 1).unwrap();
-        assert_eq!(ids.len(), 257, "every byte, and the end");
-        assert!(ids.iter().all(|&id| translator.twins().of_draft(id).is_some()));
+        for num_frequent in [None, Some(1), Some(300)] {
+            let ids = vocab.head_ids(&draft, 266, num_frequent).unwrap();
+            assert_eq!(ids.len(), 257, "every byte, and the end");
+            assert!(ids.iter().all(|&id| translator.twins().of_draft(id).is_some()));
+        }
     }
 }

@@ -11,7 +11,6 @@ mod vocab;
 use std::{any::Any, sync::Arc};
 
 pub use forced::ForcedDrafter;
-pub use head::default_draft_head;
 pub use model::ModelDrafter;
 pub use ngram::NgramDrafter;
 pub use translation::Translator;
