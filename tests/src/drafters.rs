@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use specgen::{
     Result,
+    cache::KvCache,
     distribution::Distribution,
     draft::{
         CompositeDrafter, Corpus, Draft, DraftRequest, DraftState, DraftVocab, Drafter, ForcedDrafter,
         ModelDrafter, NgramDrafter, NoDraft, NoState, TokenMemory, Translator,
     },
-    model::{Model, ToyModel},
+    model::{Batch, Model, ModelInfo, Output, ToyModel},
 };
 
 use crate::vocabularies;
@@ -47,6 +48,7 @@ pub fn all(target: &Arc<dyn Model>, other: &Arc<dyn Model>, text: &[u32], end_id
             "forced, then suffix and another model",
             Arc::new(ForcedDrafter::new(Arc::new(suffix().with_model(model())))),
         ),
+        ("a model with a small head", Arc::new(ModelDrafter::new(small_head(other), vocab_size))),
         ("another vocabulary", in_other_words(vocab_size, vocab_size * 3 / 2)),
         ("uniform draws", Arc::new(Uniform { vocab_size })),
         ("oracle", scripted(move |n, k| (n..n + k).map(|i| at(&oracle, i)).collect())),
@@ -57,6 +59,50 @@ pub fn all(target: &Arc<dyn Model>, other: &Arc<dyn Model>, text: &[u32], end_id
         ),
         ("ends everywhere", scripted(move |_, k| vec![end_id; k])),
     ]
+}
+
+/// `model` with two thirds of its output head.
+fn small_head(model: &Arc<dyn Model>) -> Arc<dyn Model> {
+    let ids: Vec<u32> = (0..model.info().vocab_size as u32).filter(|id| id % 3 != 1).collect();
+    Arc::new(SmallHead::new(model.clone(), &ids))
+}
+
+/// A model of which only some logits are shown.
+pub struct SmallHead {
+    inner: Arc<dyn Model>,
+    info: ModelInfo,
+}
+
+impl SmallHead {
+    /// `inner` with the logits of `ids`, ascending.
+    pub fn new(inner: Arc<dyn Model>, ids: &[u32]) -> Self {
+        let info = ModelInfo { head_ids: Some(ids.into()), ..inner.info().clone() };
+        Self { inner, info }
+    }
+}
+
+impl Model for SmallHead {
+    fn forward(&self, batch: &mut Batch<'_>, out: &mut Output) -> Result<()> {
+        let mut whole = Output::new();
+        self.inner.forward(batch, &mut whole)?;
+        out.begin(batch, self.info.num_logits());
+        let ids = self.info.head_ids.as_deref().unwrap_or_default();
+        for slice in 0..batch.slices.len() {
+            for row in 0..whole.num_rows(slice) {
+                let logits = whole.logits(slice, row);
+                out.push_row(&ids.iter().map(|&id| logits[id as usize]).collect::<Vec<_>>());
+            }
+        }
+        Ok(())
+    }
+
+    fn new_cache(&self) -> KvCache {
+        self.inner.new_cache()
+    }
+
+    fn info(&self) -> &ModelInfo {
+        &self.info
+    }
 }
 
 /// A toy of `draft_size` tokens that drafts for a target of `target_size` others.

@@ -4,7 +4,7 @@ use std::{path::Path, sync::Arc};
 
 use serde_json::{Value as Json, json};
 use specgen::{
-    KvType,
+    KvType, Result,
     device::{Device, DeviceSpec},
     model::{LoadOptions, Model, config::ArchConfig, load, read_config},
     weights::{Format, Weights, gguf_writer::GgufWriter, metadata::Value},
@@ -333,6 +333,35 @@ impl Tiny {
         load_copy(&weights, config, device, format)
     }
 
+    /// Loads it from safetensors and from GGUF, with logits of these ids only; or copies of it in `format`.
+    pub fn load_heads(
+        &self,
+        device: &Device,
+        head_ids: Option<&[u32]>,
+        copy_as: Option<Format>,
+    ) -> [Arc<dyn Model>; 2] {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        self.write_safetensors(dir.path());
+        let config = dir.path().join("config.json");
+        let safetensors = Weights::open(dir.path()).expect("a valid checkpoint");
+        [(safetensors, Some(&*config)), (self.gguf(), None)].map(|(weights, config)| {
+            let config = read_config(&weights, config, None).expect("a valid config");
+            let head_ids = head_ids.map(Into::into);
+            load(&weights, config, &LoadOptions { copy_as, head_ids, ..options(device) })
+                .expect("rows there are")
+        })
+    }
+
+    /// Loads it from GGUF, with logits of these ids only, if they are good for it.
+    ///
+    /// # Errors
+    /// If not.
+    pub fn try_load_head(&self, device: &Device, head_ids: &[u32]) -> Result<Arc<dyn Model>> {
+        let weights = self.gguf();
+        let config = read_config(&weights, None, None).expect("valid metadata");
+        load(&weights, config, &LoadOptions { head_ids: Some(head_ids.into()), ..options(device) })
+    }
+
     /// Loads it from GGUF.
     pub fn load_gguf(&self, device: &Device) -> Arc<dyn Model> {
         self.load_gguf_kept(device, None)
@@ -378,8 +407,7 @@ fn load_written(
 }
 
 fn load_copy(weights: &Weights, config: ArchConfig, device: &Device, format: Format) -> Arc<dyn Model> {
-    let options =
-        LoadOptions { device: device.clone(), context_len: None, kv_type: None, copy_as: Some(format) };
+    let options = LoadOptions { copy_as: Some(format), ..options(device) };
     load(weights, config, &options).expect("rows of whole blocks")
 }
 
@@ -389,8 +417,12 @@ fn load_on(
     device: &Device,
     kv_type: Option<KvType>,
 ) -> Arc<dyn Model> {
-    load(weights, config, &LoadOptions { device: device.clone(), context_len: None, kv_type, copy_as: None })
-        .expect("a complete checkpoint")
+    load(weights, config, &LoadOptions { kv_type, ..options(device) }).expect("a complete checkpoint")
+}
+
+/// All of a model, as it is.
+fn options(device: &Device) -> LoadOptions {
+    LoadOptions { device: device.clone(), context_len: None, kv_type: None, copy_as: None, head_ids: None }
 }
 
 /// The device whose numerics contract is bit identity.

@@ -394,6 +394,7 @@ impl Drafter for Forgetful {
                 history: &mut *request.history,
                 noise: request.noise.clone(),
                 end_ids: request.end_ids,
+                branches: request.branches,
                 budget: Budget::default(),
             })
             .collect();

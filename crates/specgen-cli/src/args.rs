@@ -132,6 +132,10 @@ pub(crate) struct BenchArgs {
         help_heading = "Texts"
     )]
     pub(crate) draft: Vec<String>,
+    /// Tokens of text that a draft model can say: the N most frequent, or `all` that the target has too [default: all]
+    #[arg(long, value_name = "N|all", value_parser = draft_head, help_heading = "Texts")]
+    #[arg(allow_negative_numbers = true)]
+    pub(crate) draft_head: Option<DraftHead>,
     /// Tokens drafted per round: numbers, or `auto` for as many as save time [default: auto]
     #[arg(
         short = 'k',
@@ -170,7 +174,7 @@ pub(crate) struct BenchArgs {
     #[arg(
         long,
         help_heading = "Passes",
-        conflicts_with_all = ["draft", "lengths", "rules", "prompts", "category", "max_tokens", "temperature", "verify", "context"]
+        conflicts_with_all = ["draft", "draft_head", "lengths", "rules", "prompts", "category", "max_tokens", "temperature", "verify", "context"]
     )]
     pub(crate) kernels: bool,
     /// Rows of the passes to time
@@ -389,6 +393,12 @@ pub(crate) struct ModelArgs {
     /// A text to guess from, such as documents that the answer will quote; may be given more than once
     #[arg(long, value_name = "FILE")]
     pub(crate) draft_corpus: Vec<String>,
+    /// Tokens of text that a draft model can say: the N most frequent, or `all` that the target has too. With fewer its
+    /// passes are shorter and its drafts worse; in a vocabulary of many languages most of them have late tokens, and would
+    /// have no drafts [default: all]
+    #[arg(long, value_name = "N|all", value_parser = draft_head)]
+    #[arg(allow_negative_numbers = true)]
+    pub(crate) draft_head: Option<DraftHead>,
     #[command(flatten)]
     pub(crate) plan: PlanArgs,
     #[command(flatten)]
@@ -547,6 +557,18 @@ fn temperature(text: &str) -> Result<f32, String> {
 /// A whole number, without the words of a parser.
 fn whole<T: FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| "a whole number of at least 0 is wanted".to_owned())
+}
+
+/// How many tokens a draft model can say; `None`: all.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DraftHead(pub(crate) Option<usize>);
+
+fn draft_head(text: &str) -> Result<DraftHead, String> {
+    if text == "all" {
+        return Ok(DraftHead(None));
+    }
+    let num_tokens = within(text, 1, usize::MAX).map_err(|wanted| format!("{wanted}, or `all`"))?;
+    Ok(DraftHead(Some(num_tokens)))
 }
 
 fn within(text: &str, min: usize, max: usize) -> Result<usize, String> {

@@ -278,14 +278,21 @@ impl MemoryPlan {
     fn new(target: &OpenModel, draft: Option<&Draft<'_>>, args: &InspectArgs) -> specgen::Result<Self> {
         let context_len = args.context.unwrap_or(DEFAULT_CONTEXT_LEN.min(target.config.context_len));
         let kv_type = DeviceSpec::Cpu.kv_type(args.kv.kind)?;
-        let usage = |context_len, rows| Usage { context_len, num_sequences: 1, rows, kv_type };
-        let memory = target.memory(usage(context_len, memory::logits_rows(Plan::default().max_tokens(), 1)));
+        let rows = memory::logits_rows(Plan::default().max_tokens(), 1);
+        let usage = Usage { context_len, num_sequences: 1, rows, kv_type, num_logits: None };
+        let memory = target.memory(usage);
         let target_memory = Memory::new(&memory, context_len);
+        // As many logits as a draft has unless told otherwise.
+        let usage_of = |draft: &OpenModel, vocab: &DraftVocab| {
+            let head_ids = vocab.head_ids(&draft.tokenizer, draft.config.vocab_size, None);
+            let num_logits = head_ids.map(|ids| ids.len());
+            Usage { context_len: context_len.min(draft.config.context_len), rows: 1, num_logits, ..usage }
+        };
         let plan_draft = |draft: &Draft<'_>| -> specgen::Result<DraftPlan> {
             Ok(match draft {
                 Draft::Model(draft) => {
-                    let context_len = context_len.min(draft.config.context_len);
                     let vocab = DraftVocab::between(&target.tokenizer, &draft.tokenizer)?;
+                    let usage = usage_of(draft, &vocab);
                     let other = |coverage: draft::Coverage| OtherVocabulary {
                         vocab_size: coverage.draft_vocab_size,
                         text_share: (coverage.text_share * 1e4).round() / 1e4,
@@ -295,14 +302,15 @@ impl MemoryPlan {
                         name: draft.name.clone(),
                         shared_vocab_size: vocab.num_shared(),
                         other_vocabulary: vocab.coverage().map(other),
-                        memory: Memory::new(&draft.memory(usage(context_len, 1)), context_len),
+                        memory: Memory::new(&draft.memory(usage), usage.context_len),
                     }
                 }
                 Draft::Copy(name, format) => {
-                    let memory = target.memory_of_copy(name, *format, usage(context_len, 1))?;
+                    let vocab = DraftVocab::Shared(target.tokenizer.vocab_size());
+                    let memory = target.memory_of_copy(name, *format, usage_of(target, &vocab))?;
                     DraftPlan {
                         name: name.clone(),
-                        shared_vocab_size: target.tokenizer.vocab_size(),
+                        shared_vocab_size: vocab.num_shared(),
                         other_vocabulary: None,
                         memory: Memory::new(&memory, context_len),
                     }

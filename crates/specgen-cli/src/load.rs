@@ -7,7 +7,7 @@ use specgen::{
 };
 
 use crate::{
-    args::{ModelArgs, RunArgs},
+    args::{DraftHead, ModelArgs, RunArgs},
     prompt,
 };
 
@@ -46,11 +46,14 @@ impl ModelArgs {
             None if drafts => DraftSource::Auto,
             None => DraftSource::None,
         };
-        let builder = Engine::builder(target)
+        let mut builder = Engine::builder(target)
             .draft(draft)
             .plan(plan)
             .num_sequences(num_sequences)
             .store(store.options().clone());
+        if let Some(DraftHead(num_tokens)) = self.draft_head {
+            builder = builder.draft_head(num_tokens);
+        }
         // Read before anything is loaded, which takes longer.
         let corpus: Vec<String> =
             self.draft_corpus.iter().map(|file| prompt::read_file(file)).collect::<Result<_>>()?;

@@ -72,6 +72,7 @@ impl Engine {
         EngineBuilder {
             target: target.into(),
             draft: DraftSource::default(),
+            draft_head: None,
             num_sequences: 1,
             plan: Plan::default(),
             device: DeviceSpec::default(),
@@ -342,6 +343,7 @@ pub struct Overrides {
 pub struct EngineBuilder {
     target: String,
     draft: DraftSource,
+    draft_head: Option<usize>,
     num_sequences: usize,
     plan: Plan,
     device: DeviceSpec,
@@ -357,6 +359,15 @@ impl EngineBuilder {
     #[must_use]
     pub fn draft(mut self, draft: impl Into<DraftSource>) -> Self {
         self.draft = draft.into();
+        self
+    }
+
+    /// How many tokens of text a model that drafts computes logits of, the most frequent ones, and so can say; without this
+    /// call all that the target has too. A smaller output head makes its passes shorter and its drafts worse, by as much as
+    /// the text is of rare words ([`DraftVocab::head_ids`]); texts keep their distribution.
+    #[must_use]
+    pub fn draft_head(mut self, num_tokens: Option<usize>) -> Self {
+        self.draft_head = num_tokens;
         self
     }
 
@@ -462,14 +473,15 @@ impl EngineBuilder {
                 if let Some(coverage) = vocab.coverage() {
                     progress.message(&format!("{} has another vocabulary: {coverage}", draft.name));
                 }
-                Ok(Some(DraftModel { open: Some(draft), vocab, copy_as: None, weights: files.weights }))
+                let (weights, open) = (files.weights, Some(draft));
+                Ok(Some(DraftModel { weights, open, vocab, copy_as: None, head_ids: None }))
             }
             (None, Some(format)) => {
                 target.copy_bytes(format)?;
                 let vocab = DraftVocab::Shared(target.tokenizer.vocab_size());
                 // Told from the target by its name.
                 let weights = [&target_files.weights[..], &[source.to_string().into()]].concat();
-                Ok(Some(DraftModel { open: None, vocab, copy_as: Some(format), weights }))
+                Ok(Some(DraftModel { weights, open: None, vocab, copy_as: Some(format), head_ids: None }))
             }
             (None, None) => Ok(None),
         }
@@ -504,6 +516,7 @@ impl EngineBuilder {
         };
         // Where nothing is to be drafted, the draft was worth a check and is worth no memory.
         let draft = draft.filter(|_| self.plan.max_tokens() > 0);
+        let draft = draft.map(|draft| draft.with_head(&target, self.draft_head));
 
         let context_of = |model: &OpenModel| {
             let trained = model.config.context_len;
@@ -516,11 +529,12 @@ impl EngineBuilder {
         let num_sequences = self.num_sequences;
         let rows = memory::logits_rows(self.plan.max_tokens(), num_sequences);
         let kv_type = self.device.kv_type(self.kv_type)?;
-        let mut plan = vec![target.memory(Usage { context_len, num_sequences, rows, kv_type })];
-        if let Some(DraftModel { open, copy_as, .. }) = &draft {
+        let usage = Usage { context_len, num_sequences, rows, kv_type, num_logits: None };
+        let mut plan = vec![target.memory(usage)];
+        if let Some(DraftModel { open, copy_as, head_ids, .. }) = &draft {
             let open = open.as_ref().unwrap_or(&target);
-            let usage =
-                Usage { context_len: draft_context(open), num_sequences, rows: num_sequences, kv_type };
+            let num_logits = head_ids.as_ref().map(|ids| ids.len());
+            let usage = Usage { context_len: draft_context(open), rows: num_sequences, num_logits, ..usage };
             plan.push(match copy_as {
                 Some(format) => open.memory_of_copy(&source.to_string(), *format, usage)?,
                 None => open.memory(usage),
@@ -532,24 +546,25 @@ impl EngineBuilder {
         }
 
         let device = Device::open(self.device, self.threads)?;
-        let load_model = |model: &OpenModel, context_len, copy_as| {
+        let load_model = |model: &OpenModel, context_len, copy_as, head_ids| {
             let options = LoadOptions {
                 device: device.clone(),
                 context_len: Some(context_len),
                 kv_type: Some(kv_type),
                 copy_as,
+                head_ids,
             };
             load(&model.weights, model.config_for(context_len)?, &options)
         };
-        let model = load_model(&target, context_len, None)?;
+        let model = load_model(&target, context_len, None, None)?;
         let draft_model = match &draft {
-            Some(DraftModel { open, vocab, copy_as, .. }) => {
+            Some(DraftModel { open, vocab, copy_as, head_ids, .. }) => {
                 let open = open.as_ref().unwrap_or(&target);
                 let vocab = match vocab {
                     DraftVocab::Shared(shared) => DraftVocab::Shared((*shared).min(model.info().vocab_size)),
                     other => other.clone(),
                 };
-                let model = load_model(open, draft_context(open), *copy_as)?;
+                let model = load_model(open, draft_context(open), *copy_as, head_ids.clone())?;
                 let drafter = ModelDrafter::with_vocab(model, vocab);
                 Some(Arc::new(drafter.with_memory(Arc::new(TokenMemory::default()))))
             }
@@ -599,6 +614,20 @@ struct DraftModel {
     open: Option<OpenModel>,
     vocab: DraftVocab,
     copy_as: Option<Format>,
+    /// The ids it computes logits of.
+    head_ids: Option<Arc<[u32]>>,
+}
+
+impl DraftModel {
+    /// The same with logits of what it may draft, or the most frequent of it.
+    fn with_head(mut self, target: &OpenModel, num_frequent: Option<usize>) -> Self {
+        let open = self.open.as_ref().unwrap_or(target);
+        let (tokenizer, vocab_size) = (&open.tokenizer, open.config.vocab_size);
+        self.head_ids = self.vocab.head_ids(tokenizer, vocab_size, num_frequent);
+        // Its passes take another time.
+        self.weights.extend(self.head_ids.iter().map(|ids| format!("{} logits", ids.len()).into()));
+        self
+    }
 }
 
 /// Who drafts as `source` says, with the `model` that was loaded for it.

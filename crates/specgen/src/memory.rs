@@ -33,6 +33,8 @@ pub struct Usage {
     pub rows: usize,
     /// How keys and values are kept.
     pub kv_type: KvType,
+    /// Logits of a row; `None`: one for every id.
+    pub num_logits: Option<usize>,
 }
 
 /// Logits rows of a target's largest pass: over drafts of this many tokens, one for each sequence, or over a chunk of a
@@ -42,9 +44,9 @@ pub fn logits_rows(num_draft_tokens: usize, num_sequences: usize) -> usize {
 }
 
 impl ModelMemory {
-    /// A plan for a model whose weights take `weights` bytes.
+    /// A plan for a model whose weights take `weights` bytes. Rows of fewer logits are put where one for every id has room.
     pub fn new(name: &str, config: &ArchConfig, weights: u64, usage: Usage) -> Self {
-        let Usage { context_len, num_sequences, rows, kv_type } = usage;
+        let Usage { context_len, num_sequences, rows, kv_type, .. } = usage;
         // Sizes come from files: no product may wrap into a small plan.
         let product = |factors: &[usize]| factors.iter().fold(1u64, |all, &f| all.saturating_mul(f as u64));
         let kv_row = [2, config.num_kv_heads, config.head_dim, config.layers.len(), kv_type.bytes()];
@@ -164,6 +166,7 @@ mod tests {
             num_sequences: usize::MAX,
             rows: usize::MAX,
             kv_type: KvType::F16,
+            num_logits: None,
         };
         let plan = ModelMemory::new("huge", &config, u64::MAX, usage);
         assert_eq!((plan.kv_cache, plan.buffers, plan.total()), (u64::MAX, u64::MAX, u64::MAX));

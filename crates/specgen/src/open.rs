@@ -9,7 +9,7 @@ use crate::{
     engine::Overrides,
     error::{Error, Result},
     memory::{ModelMemory, Usage},
-    model::{config::ArchConfig, copy_bytes, read_config},
+    model::{bytes_spared, config::ArchConfig, copy_bytes, read_config},
     models::ModelFiles,
     tokenizer::Tokenizer,
     weights::Weights,
@@ -79,12 +79,21 @@ impl OpenModel {
     /// # Errors
     /// As [`OpenModel::copy_bytes`].
     pub fn memory_of_copy(&self, name: &str, format: Format, usage: Usage) -> Result<ModelMemory> {
-        Ok(ModelMemory::new(name, &self.config, self.copy_bytes(format)?, usage))
+        let spared = self.bytes_spared(usage, Some(format));
+        let weights = self.copy_bytes(format)?.saturating_sub(spared);
+        Ok(ModelMemory::new(name, &self.config, weights, usage))
     }
 
     /// What it will take in memory.
     pub fn memory(&self, usage: Usage) -> ModelMemory {
-        ModelMemory::new(&self.name, &self.config, self.weights.memory_bytes(), usage)
+        let weights = self.weights.memory_bytes().saturating_sub(self.bytes_spared(usage, None));
+        ModelMemory::new(&self.name, &self.config, weights, usage)
+    }
+
+    /// Bytes of the output head that are not loaded. An embedding table that is the head as well stays in the file, to look
+    /// tokens up.
+    fn bytes_spared(&self, usage: Usage, copy_as: Option<Format>) -> u64 {
+        usage.num_logits.map_or(0, |num| bytes_spared(&self.weights, &self.config, num, copy_as))
     }
 }
 

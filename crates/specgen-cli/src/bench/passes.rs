@@ -53,12 +53,18 @@ impl Report {
         let rows = args.rows.iter().max().map_or(1, |&rows| rows as usize);
         let kv_type = device.spec().kv_type(args.kv.kind)?;
         let context_len = CONTEXT + rows;
-        let usage = Usage { context_len, num_sequences: 1, rows: rows.min(VERIFY_ROWS), kv_type };
+        let usage =
+            Usage { context_len, num_sequences: 1, rows: rows.min(VERIFY_ROWS), kv_type, num_logits: None };
         memory::check(&[open.memory(usage)])?;
         note(format_args!("{}: loading", open.name));
         let before = memory::resident();
-        let options =
-            LoadOptions { device: device.clone(), context_len: None, kv_type: Some(kv_type), copy_as: None };
+        let options = LoadOptions {
+            device: device.clone(),
+            context_len: None,
+            kv_type: Some(kv_type),
+            copy_as: None,
+            head_ids: None,
+        };
         let model = load_with_clocks(&open.weights, open.config.clone(), &options)?;
         let resident = memory::resident().zip(before).map(|(after, before)| after.saturating_sub(before));
         let rows: Vec<usize> = args.rows.iter().map(|&rows| rows as usize).collect();

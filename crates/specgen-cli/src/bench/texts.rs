@@ -10,7 +10,7 @@ use super::{
     report::Report,
 };
 use crate::{
-    args::{BenchArgs, UsageError},
+    args::{BenchArgs, DraftHead, UsageError},
     output::{note, print, print_json},
     progress,
 };
@@ -91,6 +91,9 @@ fn contestants(target: &str, store: &Store, args: &BenchArgs) -> Result<Vec<Cont
         .threads(args.threads)
         .store(store.options().clone())
         .overrides(args.files.overrides());
+    if let Some(DraftHead(num_tokens)) = args.draft_head {
+        builder = builder.draft_head(num_tokens);
+    }
     if let Some(context) = args.context {
         builder = builder.context_len(context);
     }

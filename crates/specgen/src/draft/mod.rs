@@ -4,6 +4,7 @@ mod behind;
 mod composite;
 mod corpus;
 mod forced;
+mod head;
 mod memory;
 mod model;
 mod ngram;

@@ -6,6 +6,7 @@ use specgen_kernels::softmax::{Exponent, sum_exp};
 
 use super::{
     Committed, Draft, DraftRequest, DraftState, DraftVocab, Drafter, TokenMemory,
+    head::Places,
     memory::{MAX_CONTEXT, Mixed},
     translation::Translation,
 };
@@ -26,6 +27,8 @@ use crate::{
 pub struct ModelDrafter {
     model: Arc<dyn Model>,
     vocab: DraftVocab,
+    /// `None` where its rows are by the target's ids as they are.
+    places: Option<Places>,
     memory: Option<Arc<TokenMemory>>,
 }
 
@@ -38,7 +41,7 @@ impl ModelDrafter {
 
     /// A model whose tokens stand for the target's as `vocab` says.
     pub fn with_vocab(model: Arc<dyn Model>, vocab: DraftVocab) -> Self {
-        Self { model, vocab, memory: None }
+        Self { places: Places::new(&vocab, model.info()), model, vocab, memory: None }
     }
 
     /// The same that mixes what `memory` says into its drafts, and teaches it.
@@ -68,6 +71,9 @@ impl ModelDrafter {
 struct State {
     cache: KvCache,
     translation: Option<Translation>,
+    /// The last logits by the target's ids, where they have to be put there: where the draft has none it is `-inf` and
+    /// stays so, and only the others are written at each step.
+    row: Vec<f32>,
     /// Tokens of the text that the memory has learned from.
     num_learned: usize,
     /// What the tokens of the last draft were drawn from, the text before it, and the draft.
@@ -79,6 +85,18 @@ struct State {
 impl DraftState for State {}
 
 impl State {
+    fn new(cache: KvCache, translation: Option<Translation>) -> Self {
+        Self {
+            cache,
+            translation,
+            row: Vec::new(),
+            num_learned: 0,
+            mixed: Vec::new(),
+            before: Vec::new(),
+            drafted: Vec::new(),
+        }
+    }
+
     /// Hears of the text as it is now.
     fn follow(&mut self, tokens: &[u32]) {
         if let Some(translation) = &mut self.translation {
@@ -110,34 +128,23 @@ struct Chain {
 }
 
 impl Chain {
-    /// Draws the next token from `logits`; `row` is scratch.
-    fn extend(
-        &mut self,
-        request: &mut DraftRequest<'_>,
-        logits: &[f32],
-        drafter: &ModelDrafter,
-        row: &mut Vec<f32>,
-    ) {
-        let vocab = &drafter.vocab;
+    /// Draws the next token from a row of `drafter`'s `logits`.
+    fn extend(&mut self, request: &mut DraftRequest<'_>, logits: &[f32], drafter: &ModelDrafter) {
+        let mut row = std::mem::take(&mut request.state.downcast::<State>().row);
         let known = self.sampler.vocab_size();
-        match vocab {
-            DraftVocab::Shared(_) if drafter.memory.is_none() => {}
-            DraftVocab::Shared(_) => {
-                row.clear();
-                row.extend_from_slice(&logits[..known]);
-            }
-            DraftVocab::Other(translator) => {
-                row.resize(known, f32::NEG_INFINITY);
-                translator.scatter(logits, row);
-            }
-        }
+        let logits = drafter.placed(logits, &mut row, known);
         if let Some(memory) = &drafter.memory {
             let end = request.tokens.len().saturating_sub(MAX_CONTEXT);
             let text = [&request.tokens[end..], &self.draft.path(self.tip)].concat();
-            self.mixed.push(memory.mix(&text, &mut row[..known]));
+            self.mixed.push(memory.mix(&text, logits));
         }
-        let logits = if row.is_empty() { logits } else { &row[..] };
-        if !request.budget.goes_on(&mut self.draft, || sureness(&logits[..known])) {
+        self.draw(request, logits, drafter);
+        request.state.downcast::<State>().row = row;
+    }
+
+    /// Draws the next token from `logits` by the target's ids, if it is worth it.
+    fn draw(&mut self, request: &mut DraftRequest<'_>, logits: &[f32], drafter: &ModelDrafter) {
+        if !request.budget.goes_on(&mut self.draft, || sureness(logits)) {
             self.ended = true;
             return;
         }
@@ -148,10 +155,10 @@ impl Chain {
                 let (token, ln_q) = self.draft.draw_behind(parent, q, &mut request.noise);
                 self.tip = Some(self.draft.len() - 1);
                 if let Some(q) = left {
-                    self.branch(request, parent, (token, q), &logits[..known]);
+                    self.branch(request, parent, (token, q), logits);
                 }
                 request.history.push_drawn(token, ln_q);
-                let own = match vocab {
+                let own = match &drafter.vocab {
                     DraftVocab::Shared(_) => Some(token),
                     DraftVocab::Other(translator) => translator.twins().of_target(token),
                 };
@@ -231,27 +238,13 @@ impl Drafter for ModelDrafter {
             DraftVocab::Shared(_) => None,
             DraftVocab::Other(translator) => Some(Translation::new(translator.clone())),
         };
-        let cache = self.model.new_cache();
-        Box::new(State {
-            cache,
-            translation,
-            num_learned: 0,
-            mixed: Vec::new(),
-            before: Vec::new(),
-            drafted: Vec::new(),
-        })
+        Box::new(State::new(self.model.new_cache(), translation))
     }
 
     fn fork_state(&self, state: &mut dyn DraftState) -> Result<Box<dyn DraftState>> {
         let State { cache, translation, num_learned, .. } = state.downcast::<State>();
-        Ok(Box::new(State {
-            cache: cache.fork()?,
-            translation: translation.clone(),
-            num_learned: *num_learned,
-            mixed: Vec::new(),
-            before: Vec::new(),
-            drafted: Vec::new(),
-        }))
+        let forked = State::new(cache.fork()?, translation.clone());
+        Ok(Box::new(State { num_learned: *num_learned, ..forked }))
     }
 
     fn prefill(&self, state: &mut dyn DraftState, tokens: &[u32], chunk: usize) -> Result<bool> {
@@ -339,6 +332,23 @@ impl Drafter for ModelDrafter {
 }
 
 impl ModelDrafter {
+    /// `logits` by the target's ids, of which there are `width`, in `row`.
+    fn placed<'r>(&self, logits: &[f32], row: &'r mut Vec<f32>, width: usize) -> &'r mut [f32] {
+        match &self.places {
+            Some(places) => {
+                if row.len() != width {
+                    *row = vec![f32::NEG_INFINITY; width];
+                }
+                places.put(logits, row);
+            }
+            None => {
+                row.clear();
+                row.extend_from_slice(&logits[..width]);
+            }
+        }
+        row
+    }
+
     /// Feeds what the caches lack but for a last chunk, which the first step of drafting feeds. Mostly that is all of
     /// it: after a rejection a cache lacks one token, after a fully accepted draft two (the last guess was never fed).
     fn catch_up(&self, requests: &mut [DraftRequest<'_>], out: &mut Output) -> Result<()> {
@@ -366,7 +376,6 @@ impl ModelDrafter {
         chains: &mut [Chain],
         out: &mut Output,
     ) -> Result<()> {
-        let mut scratch = Vec::new();
         for step in 0.. {
             let mut feeding = Vec::new();
             let mut slices = Vec::new();
@@ -389,7 +398,7 @@ impl ModelDrafter {
             }
             self.model.forward(&mut Batch { slices, taps: &[] }, out)?;
             for (row, &i) in feeding.iter().enumerate() {
-                chains[i].extend(&mut requests[i], out.logits(row, 0), self, &mut scratch);
+                chains[i].extend(&mut requests[i], out.logits(row, 0), self);
             }
         }
         Ok(())

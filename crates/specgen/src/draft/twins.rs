@@ -4,10 +4,8 @@
 
 use std::collections::HashMap;
 
+use super::head::{NONE, put};
 use crate::tokenizer::{Role, Tokenizer};
-
-/// No twin.
-const NONE: u32 = u32::MAX;
 
 /// Pairs of a draft token and a target token that mean the same; none is in two pairs.
 pub(super) struct Twins {
@@ -60,15 +58,15 @@ impl Twins {
         self.to_draft.get(target_id as usize).copied().filter(|&id| id != NONE)
     }
 
+    /// The target's token for a draft's.
+    pub(super) fn of_draft(&self, draft_id: u32) -> Option<u32> {
+        self.to_target.get(draft_id as usize).copied().filter(|&id| id != NONE)
+    }
+
     /// Makes `row` the draft's `logits` by target id: `-inf` where the draft has no such token.
     pub(super) fn scatter(&self, logits: &[f32], row: &mut [f32]) {
         row.fill(f32::NEG_INFINITY);
-        for (&logit, &id) in logits.iter().zip(&self.to_target) {
-            // `NONE` is beyond every row.
-            if let Some(at) = row.get_mut(id as usize) {
-                *at = logit;
-            }
-        }
+        put(logits, &self.to_target, row);
     }
 }
 

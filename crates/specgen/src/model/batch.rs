@@ -105,7 +105,7 @@ impl Tree {
 #[derive(Debug, Default)]
 pub struct Output {
     pub(crate) logits: Vec<f32>,
-    pub(crate) vocab_size: usize,
+    pub(crate) num_logits: usize,
     /// First logits row of each slice, and one past the last.
     pub(crate) starts: Vec<usize>,
     pub(crate) taps: Vec<Vec<f32>>,
@@ -118,8 +118,8 @@ impl Output {
     }
 
     /// Begins the output of a pass over `batch`; the model then pushes the rows asked for, in slice order.
-    pub fn begin(&mut self, batch: &Batch<'_>, vocab_size: usize) {
-        self.vocab_size = vocab_size;
+    pub fn begin(&mut self, batch: &Batch<'_>, num_logits: usize) {
+        self.num_logits = num_logits;
         self.starts.clear();
         let mut start = 0;
         for slice in &batch.slices {
@@ -131,9 +131,9 @@ impl Output {
         self.taps.clear();
     }
 
-    /// Adds the next logits row: `[vocab_size]`.
+    /// Adds the next logits row: `[num_logits]`.
     pub fn push_row(&mut self, logits: &[f32]) {
-        assert_eq!(logits.len(), self.vocab_size, "a row has as many logits as `begin` was told");
+        assert_eq!(logits.len(), self.num_logits, "a row has as many logits as `begin` was told");
         self.logits.extend_from_slice(logits);
     }
 
@@ -142,11 +142,11 @@ impl Output {
         self.starts[slice + 1] - self.starts[slice]
     }
 
-    /// Row `row` of the rows wanted of slice `slice`: `[vocab_size]`.
+    /// Row `row` of the rows wanted of slice `slice`: `[num_logits]`.
     pub fn logits(&self, slice: usize, row: usize) -> &[f32] {
         assert!(row < self.num_rows(slice), "slice {slice} has {} rows, not {row}", self.num_rows(slice));
         let row = self.starts[slice] + row;
-        &self.logits[row * self.vocab_size..][..self.vocab_size]
+        &self.logits[row * self.num_logits..][..self.num_logits]
     }
 
     /// The hidden states of the `i`-th tap, all rows of the batch: `[rows, hidden_size]`.

@@ -80,6 +80,11 @@ fn no_blocks(name: &str, cols: usize, format: Format) -> Error {
     ))
 }
 
+/// Whether `matrix` takes fewer bytes in `format`.
+pub(super) fn gets_smaller(matrix: &weights::Tensor, format: Format) -> bool {
+    format.row_bytes(matrix.cols()).is_some_and(|bytes| bytes * matrix.rows() < matrix.bytes().len())
+}
+
 /// `matrix` in `format`, or as it is where that has no fewer bits.
 ///
 /// # Errors
@@ -87,7 +92,7 @@ fn no_blocks(name: &str, cols: usize, format: Format) -> Error {
 pub(super) fn requantized(matrix: weights::Tensor, format: Format) -> Result<weights::Tensor> {
     let (rows, cols) = (matrix.rows(), matrix.cols());
     let row_bytes = format.row_bytes(cols).ok_or_else(|| no_blocks(matrix.name(), cols, format))?;
-    if row_bytes * rows >= matrix.bytes().len() {
+    if !gets_smaller(&matrix, format) {
         return Ok(matrix);
     }
     let threads = thread::available_parallelism().map_or(1, NonZero::get);

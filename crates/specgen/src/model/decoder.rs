@@ -87,7 +87,7 @@ impl<B: Backend> Model for Decoder<B> {
             let message = format!("layer {layer} has no output to tap; the model has {}", self.layers.len());
             return Err(Error::InvalidArgument(message));
         }
-        out.begin(batch, self.info.vocab_size);
+        out.begin(batch, self.info.num_logits());
         if batch.slices.is_empty() {
             return Ok(());
         }

@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use specgen_kernels::{Format, KvType};
+use specgen_kernels::{Format, KvType, Packed};
 
 use super::{
     Model, ModelInfo,
@@ -35,6 +35,8 @@ pub struct LoadOptions {
     pub kv_type: Option<KvType>,
     /// The format to bring matrices into where it has fewer bits than they have; the embedding table stays in the file.
     pub copy_as: Option<Format>,
+    /// The ids to compute logits of, ascending; `None`: all. Any id can be fed all the same.
+    pub head_ids: Option<Arc<[u32]>>,
 }
 
 /// Reads a model's configuration: from GGUF metadata, else from `config_json`.
@@ -64,11 +66,11 @@ pub fn load(weights: &Weights, config: ArchConfig, options: &LoadOptions) -> Res
     let kv_type = options.device.spec().kv_type(options.kv_type)?;
     Ok(match &options.device.kind {
         DeviceKind::Cpu(team) => Arc::new(
-            Loader::new(weights, config, Cpu::new(team.clone(), kv_type), options.copy_as)
+            Loader::new(weights, config, Cpu::new(team.clone(), kv_type), options)
                 .decoder(context_len, &options.device)?,
         ),
         DeviceKind::Candle(device) => Arc::new(
-            Loader::new(weights, config, Candle::new(device.clone()), options.copy_as)
+            Loader::new(weights, config, Candle::new(device.clone()), options)
                 .decoder(context_len, &options.device)?,
         ),
     })
@@ -91,9 +93,7 @@ pub fn load_with_clocks(
     };
     let kv_type = options.device.spec().kv_type(options.kv_type)?;
     let backend = Timed::new(Cpu::new(team.clone(), kv_type));
-    Ok(Arc::new(
-        Loader::new(weights, config, backend, options.copy_as).decoder(context_len, &options.device)?,
-    ))
+    Ok(Arc::new(Loader::new(weights, config, backend, options).decoder(context_len, &options.device)?))
 }
 
 /// The context asked for, checked.
@@ -123,18 +123,34 @@ pub(crate) fn copy_bytes(weights: &Weights, config: &ArchConfig, format: Format)
     copy::memory_bytes(weights, &names.embed_tokens(), weights.contains(&names.lm_head()), format)
 }
 
+/// Bytes of a model's output head that are in no memory where only `num_logits` of its rows are loaded, into `copy_as`
+/// where that has fewer bits. A head that cannot be loaded spares nothing.
+pub(crate) fn bytes_spared(
+    weights: &Weights,
+    config: &ArchConfig,
+    num_logits: usize,
+    copy_as: Option<Format>,
+) -> u64 {
+    let Ok(head) = weights.tensor(&Names::new(weights, config).head(weights)) else { return 0 };
+    let format = copy_as.filter(|&format| copy::gets_smaller(&head, format)).unwrap_or(head.format());
+    let bytes_of = |rows| Packed::bytes_of(format, rows, head.cols()).unwrap_or(0) as u64;
+    bytes_of(head.rows()).saturating_sub(bytes_of(num_logits))
+}
+
 struct Loader<'a, B> {
     weights: &'a Weights,
     config: ArchConfig,
     backend: B,
     copy_as: Option<Format>,
+    head_ids: Option<Arc<[u32]>>,
     names: Names,
 }
 
 impl<'a, B: Backend> Loader<'a, B> {
-    fn new(weights: &'a Weights, config: ArchConfig, backend: B, copy_as: Option<Format>) -> Self {
+    fn new(weights: &'a Weights, config: ArchConfig, backend: B, options: &LoadOptions) -> Self {
         let names = Names::new(weights, &config);
-        Self { weights, config, backend, copy_as, names }
+        let LoadOptions { copy_as, head_ids, .. } = options;
+        Self { weights, config, backend, copy_as: *copy_as, head_ids: head_ids.clone(), names }
     }
 
     /// Stacks `parts`, in the copy's format where this is one.
@@ -151,12 +167,7 @@ impl<'a, B: Backend> Loader<'a, B> {
     fn decoder(self, context_len: usize, device: &Device) -> Result<Decoder<B>> {
         let (vocab, hidden) = (self.config.vocab_size, self.config.hidden_size);
         let table = self.matrix(&self.names.embed_tokens(), vocab, hidden)?;
-        let head_name = self.names.lm_head();
-        // A checkpoint without a head shares the embedding table ("tied").
-        let head = match self.weights.contains(&head_name) {
-            true => self.matrix(&head_name, vocab, hidden)?,
-            false => table.clone(),
-        };
+        let head = self.head()?;
         let beyond = self.names.layer(self.config.layers.len(), Role::AttnNorm);
         if self.weights.contains(&beyond) {
             let message = format!(
@@ -169,6 +180,7 @@ impl<'a, B: Backend> Loader<'a, B> {
         let info = ModelInfo {
             architecture: self.config.architecture.name().into(),
             vocab_size: vocab,
+            head_ids: self.head_ids.clone(),
             context_len,
             num_layers: layers.len(),
             hidden_size: hidden,
@@ -190,6 +202,21 @@ impl<'a, B: Backend> Loader<'a, B> {
         };
         decoder.info.pass_bytes = decoder.linears().map(|linear| decoder.backend.linear_bytes(linear)).sum();
         Ok(decoder)
+    }
+
+    /// The output head, or the rows of it that are wanted.
+    fn head(&self) -> Result<Tensor> {
+        let (vocab, hidden) = (self.config.vocab_size, self.config.hidden_size);
+        let head = self.matrix(&self.names.head(self.weights), vocab, hidden)?;
+        let Some(ids) = &self.head_ids else { return Ok(head) };
+        let is_ascending = ids.is_sorted_by(|a, b| a < b);
+        if !is_ascending || ids.last().is_none_or(|&last| last as usize >= vocab) {
+            let message = format!("logits are wanted of no ids, or not of ascending ones below {vocab}");
+            return Err(Error::InvalidArgument(message));
+        }
+        let rows = head.select_rows(ids);
+        head.release();
+        Ok(rows)
     }
 
     fn layer(&self, i: usize) -> Result<Layer<B>> {
@@ -342,6 +369,12 @@ impl Names {
 
     fn norm(&self) -> String {
         self.pick("output_norm.weight", "norm.weight")
+    }
+
+    /// The output head's: a checkpoint without one shares the embedding table ("tied").
+    fn head(&self, weights: &Weights) -> String {
+        let own = self.lm_head();
+        if weights.contains(&own) { own } else { self.embed_tokens() }
     }
 
     fn lm_head(&self) -> String {

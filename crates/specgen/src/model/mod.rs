@@ -15,10 +15,10 @@ mod toy;
 pub use batch::{Batch, Output, Rows, Slice, Tree};
 pub(crate) use copy::format_named;
 pub use load::{LoadOptions, load, load_with_clocks, read_config};
-pub(crate) use load::{check_context, copy_bytes};
+pub(crate) use load::{bytes_spared, check_context, copy_bytes};
 pub use toy::ToyModel;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use crate::{cache::KvCache, error::Result};
 
@@ -29,7 +29,7 @@ pub(crate) const PROMPT_CHUNK: usize = 128;
 /// prompt is a slice of many tokens, a verification a slice of `k + 1`.
 pub trait Model: Send + Sync {
     /// Runs each slice's tokens after what its cache holds, appends their keys and values to it, and writes
-    /// the logits the slices asked for to `out`: `[rows wanted, vocab_size]`, f32, in slice order.
+    /// the logits the slices asked for to `out`: `[rows wanted, num_logits]`, f32, in slice order.
     ///
     /// # Errors
     /// Ids beyond the vocabulary, a slice that would leave the context, or a failing device. The caches keep
@@ -57,8 +57,11 @@ pub trait Model: Send + Sync {
 pub struct ModelInfo {
     /// The architecture's name, as GGUF writes it.
     pub architecture: String,
-    /// Width of a logits row; the tokenizer may know fewer ids.
+    /// Ids that may be fed; the tokenizer may know fewer.
     pub vocab_size: usize,
+    /// The id that each logit of a row is of, ascending, where the output head has only these rows; `None`: a logit for
+    /// every id, in order.
+    pub head_ids: Option<Arc<[u32]>>,
     /// Tokens a sequence may hold.
     pub context_len: usize,
     /// Transformer layers.
@@ -73,6 +76,13 @@ pub struct ModelInfo {
     pub kv_bytes_per_token: u64,
     /// Where it runs, in words.
     pub device: String,
+}
+
+impl ModelInfo {
+    /// Width of a logits row.
+    pub fn num_logits(&self) -> usize {
+        self.head_ids.as_ref().map_or(self.vocab_size, |ids| ids.len())
+    }
 }
 
 /// Feeds the next `chunk` tokens of a prompt, of which `cache` may hold a prefix; its last token is left to

@@ -23,6 +23,7 @@ impl ToyModel {
         let info = ModelInfo {
             architecture: "toy".into(),
             vocab_size,
+            head_ids: None,
             context_len: 1 << 16,
             num_layers: 0,
             hidden_size: 0,

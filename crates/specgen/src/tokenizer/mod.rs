@@ -201,6 +201,11 @@ impl Tokenizer {
         self.inner.vocab.kind(id) == Some(vocab::Kind::Control)
     }
 
+    /// Whether `id` was added to the tokens of text: it steers the model, or is taken whole wherever it is written.
+    pub(crate) fn is_added(&self, id: u32) -> bool {
+        self.is_control(id) || self.inner.vocab.kind(id) == Some(vocab::Kind::UserDefined)
+    }
+
     /// Whether `id` stands for a byte that no other token spells: `<0xXX>`.
     pub(crate) fn is_byte(&self, id: u32) -> bool {
         self.inner.vocab.kind(id) == Some(vocab::Kind::Byte)

@@ -131,6 +131,16 @@ impl Tensor {
         Self { file, name: Arc::clone(&self.name), format, shape: self.shape.clone(), range }
     }
 
+    /// A matrix of these of its rows, copied.
+    pub(crate) fn select_rows(&self, rows: &[u32]) -> Self {
+        let row_bytes = self.bytes().len() / self.rows();
+        let mut bytes = Vec::with_capacity(rows.len() * row_bytes);
+        for &row in rows {
+            bytes.extend_from_slice(&self.bytes()[row as usize * row_bytes..][..row_bytes]);
+        }
+        Self { shape: vec![rows.len(), self.cols()], ..self.replaced(self.format, bytes) }
+    }
+
     /// Says that its bytes were copied: the memory their pages take may go to others. They can still be read.
     pub(crate) fn release(&self) {
         self.file.release(self.range.clone());
