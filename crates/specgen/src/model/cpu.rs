@@ -48,7 +48,7 @@ impl Cpu {
         let parts = weight.parts.iter().map(Part::weights);
         kernels::matmul(&self.team, parts, &mut Activations::new(x.data(), x.rows(), x.cols), out);
         if let Some(bias) = &weight.bias {
-            kernels::add_bias(out, bias);
+            self.team.share_rows(weight.out, out, |_, out| kernels::add_bias(out, bias));
         }
     }
 
@@ -318,9 +318,11 @@ impl Backend for Cpu {
 
     fn columns(&self, x: &Rows, columns: Range<usize>) -> Result<Rows> {
         let mut out = self.rows(x.rows(), columns.len())?;
-        for (x, out) in x.data().chunks_exact(x.cols).zip(out.data_mut().chunks_exact_mut(columns.len())) {
-            out.copy_from_slice(&x[columns.clone()]);
-        }
+        self.team.share_rows(columns.len(), out.data_mut(), |rows, out| {
+            for (row, out) in rows.zip(out.chunks_exact_mut(columns.len())) {
+                out.copy_from_slice(&x.data()[row * x.cols..][columns.clone()]);
+            }
+        });
         Ok(out)
     }
 
