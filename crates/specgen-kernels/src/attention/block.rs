@@ -200,11 +200,20 @@ unsafe fn some_scores<S: Isa, E: Element, const H: usize>(
         }
         return;
     }
-    for lanes in first / LANES..end.div_ceil(LANES) {
-        let scores = products::<S, f32, H, 1>(q, keys.wide.keys, LANES * lanes);
-        for h in 0..H {
-            S::store_f(p[h][LANES * lanes..].as_mut_ptr(), scores[h][0]);
+    let (mut lanes, all) = (first / LANES, end.div_ceil(LANES));
+    while lanes < all {
+        // Two at a time where there are two: the chains of one alone would wait for each other.
+        let n = (all - lanes).min(2);
+        if n == 2 {
+            let scores = products::<S, f32, H, 2>(q, keys.wide.keys, LANES * lanes);
+            for h in 0..H {
+                (0..2).for_each(|n| S::store_f(p[h][LANES * (lanes + n)..].as_mut_ptr(), scores[h][n]));
+            }
+        } else {
+            let scores = products::<S, f32, H, 1>(q, keys.wide.keys, LANES * lanes);
+            (0..H).for_each(|h| S::store_f(p[h][LANES * lanes..].as_mut_ptr(), scores[h][0]));
         }
+        lanes += n;
     }
     for p in p.iter_mut() {
         p[..first].fill(f32::NEG_INFINITY);
@@ -272,7 +281,7 @@ fn weights(shape: &AttentionShape, block: &mut Block) {
                 *m = if p > *m { p } else { *m };
             }
         }
-        *max = maximums.into_iter().fold(f32::NEG_INFINITY, f32::max);
+        *max = max_lanes(maximums);
         let mut lanes = [0.0f32; LANES];
         for p in p.as_chunks_mut::<LANES>().0 {
             for (lane, p) in lanes.iter_mut().zip(p) {
@@ -284,20 +293,34 @@ fn weights(shape: &AttentionShape, block: &mut Block) {
     }
 }
 
+/// The largest of lanes without a NaN.
+#[inline(always)]
+fn max_lanes(mut lanes: [f32; LANES]) -> f32 {
+    let mut half = LANES / 2;
+    while half > 0 {
+        for i in 0..half {
+            lanes[i] = if lanes[i + half] > lanes[i] { lanes[i + half] } else { lanes[i] };
+        }
+        half /= 2;
+    }
+    lanes[0]
+}
+
 /// `p v` of all heads into `block.acc`.
 #[inline(always)]
 unsafe fn values<S: Isa, E: Element>(shape: &AttentionShape, keys: &Keys<'_, E>, block: &mut Block) {
     let head_dim = shape.head_dim;
-    let mut prefix = [[].as_slice(); BLOCK];
+    let wide = &keys.wide;
+    let prefix = match keys.prefix.len() {
+        0 => &[],
+        rows => &wide.values[keys.first() * wide.stride..][..(rows - 1) * wide.stride + head_dim],
+    };
     let mut tail = [[].as_slice(); BLOCK];
-    for (row, slot) in prefix.iter_mut().zip(keys.prefix.clone()) {
-        *row = &keys.wide.values[slot % BLOCK * keys.wide.stride..][..head_dim];
-    }
+    let tail = &mut tail[..keys.tail.len()];
     for (row, &slot) in tail.iter_mut().zip(keys.tail) {
         *row = &keys.kv.value(slot as usize)[keys.kv_head * head_dim..][..head_dim];
     }
-    let (prefix, tail) = (&prefix[..keys.prefix.len()], &tail[..keys.tail.len()]);
-    let v = Values { prefix, tail, first: keys.first() };
+    let v = Values { prefix, stride: wide.stride, rows: keys.prefix.len(), tail, first: keys.first() };
     for (p, acc) in block.p.chunks(heads::<S>()).zip(block.acc.chunks_mut(heads::<S>() * head_dim)) {
         match p.len() {
             6 if S::ROWS >= 8 => some_values::<S, E, 6>(head_dim, &v, p, acc),
@@ -312,7 +335,10 @@ unsafe fn values<S: Isa, E: Element>(shape: &AttentionShape, keys: &Keys<'_, E>,
 
 /// The values a block's weights belong to, `[head_dim]` each.
 struct Values<'a, E> {
-    prefix: &'a [&'a [f32]],
+    /// `rows` of them, each `stride` after the one before.
+    prefix: &'a [f32],
+    stride: usize,
+    rows: usize,
     /// Those after them.
     tail: &'a [&'a [E]],
     /// The place of the first in the block.
@@ -338,7 +364,8 @@ unsafe fn some_values<S: Isa, E: Element, const H: usize>(
     }
     for c in c..head_dim {
         for h in 0..H {
-            let values = v.prefix.iter().map(|row| row[c]).chain(v.tail.iter().map(|row| row[c].widen()));
+            let prefix = (0..v.rows).map(|row| v.prefix[row * v.stride + c]);
+            let values = prefix.chain(v.tail.iter().map(|row| row[c].widen()));
             let places = p[h][v.first..].iter().zip(values);
             acc[h * head_dim + c] = places.fold(0.0f32, |sum, (p, value)| p.mul_add(value, sum));
         }
@@ -355,8 +382,10 @@ unsafe fn columns<S: Isa, E: Element, const H: usize, const N: usize>(
     acc: &mut [f32],
 ) {
     let mut sums = [[S::splat_f(0.0); N]; H];
-    add_rows::<S, f32, H, N>(&mut sums, v.prefix, c, p, v.first);
-    add_rows::<S, E, H, N>(&mut sums, v.tail, c, p, v.first + v.prefix.len());
+    let prefix = v.prefix.as_ptr();
+    add_rows::<S, f32, H, N>(&mut sums, v.rows, |row| prefix.add(row * v.stride + c), p, v.first);
+    let tail = |row: usize| v.tail[row].as_ptr().add(c);
+    add_rows::<S, E, H, N>(&mut sums, v.tail.len(), tail, p, v.first + v.rows);
     for h in 0..H {
         let to = &mut acc[h * head_dim + c..][..N * LANES];
         for n in 0..N {
@@ -365,17 +394,18 @@ unsafe fn columns<S: Isa, E: Element, const H: usize, const N: usize>(
     }
 }
 
-/// Adds to those elements the products with `rows`, whose places begin at `first`.
+/// Adds to those elements the products with `rows` values, `at` where they are told and in the places from
+/// `first` on.
 #[inline(always)]
 unsafe fn add_rows<S: Isa, E: Element, const H: usize, const N: usize>(
     sums: &mut [[S::F; N]; H],
-    rows: &[&[E]],
-    c: usize,
+    rows: usize,
+    at: impl Fn(usize) -> *const E,
     p: &[[f32; BLOCK]],
     first: usize,
 ) {
-    for (j, row) in rows.iter().enumerate() {
-        let value = row.as_ptr().add(c);
+    for j in 0..rows {
+        let value = at(j);
         let mut vs = [S::splat_f(0.0); N];
         for n in 0..N {
             vs[n] = E::load::<S>(value.add(n * LANES).cast());

@@ -199,7 +199,7 @@ impl<E: Element> Call<'_, E> {
                 let at = i * group + h;
                 // SAFETY: the cell exists, and this item alone has this row and head.
                 let out = unsafe { self.out.get(row * self.shape.num_heads + kv_head * group + h) };
-                finish(sums[at].1, &states[at * head_dim..][..head_dim], out);
+                finish(self.level, sums[at].1, &states[at * head_dim..][..head_dim], out);
             }
         }
     }
@@ -250,7 +250,7 @@ impl<E: Element> Call<'_, E> {
                             join(self.level, &mut sum, state, &part, b == keys.blocks().start);
                         }
                         // SAFETY: the cell exists, and this item alone has this row and head.
-                        finish(sum.1, state, unsafe { self.out.get(item) });
+                        finish(self.level, sum.1, state, unsafe { self.out.get(item) });
                     }
                 });
             });
@@ -334,25 +334,27 @@ fn join(level: Level, total: &mut (f32, f32), acc: &mut [f32], part: &Part<'_>, 
         acc.copy_from_slice(part.acc);
         return;
     }
-    let max = if part.max > total.0 { part.max } else { total.0 };
-    let (old_scale, new_scale) = (exp(total.0 - max), exp(part.max - max));
-    *total = (max, total.1 * old_scale + part.sum * new_scale);
-    let new = part.acc;
-    dispatch!(level, |S| fn(acc: &mut [f32], new: &[f32], old_scale: f32, new_scale: f32) {
-        for (acc, new) in acc.iter_mut().zip(new) {
+    // The exponentials too: without the CPU's extras each step of theirs is a call.
+    dispatch!(level, |S| fn(total: &mut (f32, f32), acc: &mut [f32], part: &Part<'_>) {
+        let max = if part.max > total.0 { part.max } else { total.0 };
+        let (old_scale, new_scale) = (exp(total.0 - max), exp(part.max - max));
+        *total = (max, total.1 * old_scale + part.sum * new_scale);
+        for (acc, new) in acc.iter_mut().zip(part.acc) {
             *acc = *acc * old_scale + new * new_scale;
         }
     });
 }
 
-fn finish(sum: f32, acc: &[f32], out: &mut [f32]) {
+fn finish(level: Level, sum: f32, acc: &[f32], out: &mut [f32]) {
     if sum == 0.0 {
         out.fill(0.0); // the row sees nothing
         return;
     }
-    for (o, acc) in out.iter_mut().zip(acc) {
-        *o = acc / sum;
-    }
+    dispatch!(level, |S| fn(sum: f32, acc: &[f32], out: &mut [f32]) {
+        for (o, acc) in out.iter_mut().zip(acc) {
+            *o = acc / sum;
+        }
+    });
 }
 
 /// Cells of `width` f32, written by different workers.

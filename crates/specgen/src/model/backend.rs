@@ -70,12 +70,18 @@ pub(crate) trait Backend: Send + Sync + 'static {
     fn scale(&self, x: Self::Tensor, by: f32) -> Result<Self::Tensor>;
     fn columns(&self, x: &Self::Tensor, columns: Range<usize>) -> Result<Self::Tensor>;
     fn select_rows(&self, x: &Self::Tensor, rows: &[usize]) -> Result<Self::Tensor>;
-    /// Writes each span's keys and values behind what its cache holds, then attends. `caches` are in span
-    /// order.
+    /// Writes each span's keys and values behind what its cache holds. `caches` are in span order.
+    fn store<'a>(
+        &self,
+        kv: [&Self::Tensor; 2],
+        caches: impl Iterator<Item = Result<&'a mut Self::LayerKv>>,
+        plan: &Self::Plan,
+    ) -> Result<()>;
+    /// Attends to what the caches hold, the pass's own keys included.
     fn attend<'a>(
         &self,
         shape: &AttentionShape,
-        qkv: [&Self::Tensor; 3],
+        q: &Self::Tensor,
         caches: impl Iterator<Item = Result<&'a mut Self::LayerKv>>,
         plan: &Self::Plan,
     ) -> Result<Self::Tensor>;
@@ -120,9 +126,11 @@ pub(crate) struct RopeShape {
 /// The rows of one sequence in a batch.
 #[derive(Clone, Debug)]
 pub(crate) struct Span<'a> {
-    /// Rows of the batch.
+    /// Rows of the batch, or of those of it that go on.
     pub(crate) rows: Range<usize>,
-    /// Slots its cache holds before this pass; row `i` takes slot `base + i`.
+    /// Its sequence's rows that come before those and do not go on.
+    pub(crate) skipped: usize,
+    /// Slots its cache holds before this pass; row `i` takes slot `base + skipped + i`.
     pub(crate) base: usize,
     pub(crate) tree: Option<&'a Tree>,
 }
@@ -130,7 +138,8 @@ pub(crate) struct Span<'a> {
 impl Span<'_> {
     /// The position of the span's row `row`.
     pub(crate) fn position(&self, row: usize) -> usize {
-        self.base + self.tree.map_or(row, |tree| tree.depth(row))
+        let node = self.skipped + row;
+        self.base + self.tree.map_or(node, |tree| tree.depth(node))
     }
 
     /// What row `row` sees, in order of position: slots that equal their positions, then slots that a tree
@@ -142,7 +151,10 @@ impl Span<'_> {
             None => RowKeys { prefix: start..end, tail: Vec::new() },
             Some(tree) => {
                 let hidden = start.saturating_sub(self.base);
-                let tail = tree.path(row)[hidden..].iter().map(|&node| self.base as u32 + node).collect();
+                let tail = tree.path(self.skipped + row)[hidden..]
+                    .iter()
+                    .map(|&node| self.base as u32 + node)
+                    .collect();
                 RowKeys { prefix: start..self.base.max(start), tail }
             }
         }
@@ -156,7 +168,7 @@ mod tests {
     #[test]
     fn a_chain_written_as_a_tree_sees_the_same() {
         let tree = Tree::new(&[0, 0, 1, 2]).expect("parents precede");
-        let chain = Span { rows: 0..4, base: 5, tree: None };
+        let chain = Span { rows: 0..4, skipped: 0, base: 5, tree: None };
         let as_tree = Span { tree: Some(&tree), ..chain.clone() };
         for window in [None, Some(1), Some(2), Some(3), Some(7)] {
             for row in 0..4 {
@@ -172,8 +184,11 @@ mod tests {
     #[test]
     fn siblings_do_not_see_each_other() {
         let tree = Tree::new(&[0, 0, 0, 2]).expect("parents precede");
-        let span = Span { rows: 0..4, base: 10, tree: Some(&tree) };
+        let span = Span { rows: 0..4, skipped: 0, base: 10, tree: Some(&tree) };
         assert_eq!(span.visible(3, None), RowKeys { prefix: 0..10, tail: vec![10, 12, 13] });
         assert_eq!(span.position(3), 12);
+        let last = Span { rows: 0..2, skipped: 2, ..span.clone() };
+        assert_eq!(last.visible(1, None), span.visible(3, None));
+        assert_eq!(last.position(1), 12);
     }
 }

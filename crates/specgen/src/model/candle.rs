@@ -136,14 +136,15 @@ impl LayerKv for Kv {
     }
 }
 
-/// Per span: its rows, its cache's length, and the additive mask `[rows, slots]` where not everything is
-/// visible.
+/// Per span: its rows, the slots before and after this pass, and the additive mask `[rows, slots]` where not
+/// everything is visible.
 #[derive(Default)]
 pub(crate) struct Plan(Vec<SpanPlan>);
 
 struct SpanPlan {
     rows: Range<usize>,
     base: usize,
+    slots: usize,
     mask: Option<Tensor>,
 }
 
@@ -207,7 +208,7 @@ impl Backend for Candle {
         plan: &mut Plan,
     ) -> Result<()> {
         let of = |span: Span<'_>| {
-            let (rows, slots) = (span.rows.len(), span.base + span.rows.len());
+            let (rows, slots) = (span.rows.len(), span.base + span.skipped + span.rows.len());
             let mut mask = vec![f32::NEG_INFINITY; rows * slots];
             for (row, mask) in mask.chunks_exact_mut(slots).enumerate() {
                 let RowKeys { prefix, tail } = span.visible(row, window);
@@ -218,7 +219,7 @@ impl Backend for Candle {
                 true => None,
                 false => Some(Tensor::from_vec(mask, (rows, slots), &self.device)?),
             };
-            Ok(SpanPlan { rows: span.rows, base: span.base, mask })
+            Ok(SpanPlan { rows: span.rows, base: span.base, slots, mask })
         };
         plan.0 = spans.map(of).collect::<Result<_>>()?;
         Ok(())
@@ -301,10 +302,26 @@ impl Backend for Candle {
         Ok(x.index_select(&Tensor::new(rows, &self.device)?, 0)?)
     }
 
+    fn store<'a>(
+        &self,
+        [k, v]: [&Tensor; 2],
+        caches: impl Iterator<Item = Result<&'a mut Kv>>,
+        plan: &Plan,
+    ) -> Result<()> {
+        for (span, kv) in plan.0.iter().zip(caches) {
+            let kv = kv?;
+            let (start, rows) = (span.rows.start, span.rows.len());
+            kv.reserve(span.slots)?;
+            kv.k.slice_set(&k.narrow(0, start, rows)?.contiguous()?, 0, span.base)?;
+            kv.v.slice_set(&v.narrow(0, start, rows)?.contiguous()?, 0, span.base)?;
+        }
+        Ok(())
+    }
+
     fn attend<'a>(
         &self,
         shape: &AttentionShape,
-        [q, k, v]: [&Tensor; 3],
+        q: &Tensor,
         caches: impl Iterator<Item = Result<&'a mut Kv>>,
         plan: &Plan,
     ) -> Result<Tensor> {
@@ -313,12 +330,10 @@ impl Backend for Candle {
         let mut outs = Vec::with_capacity(plan.0.len());
         for (span, kv) in plan.0.iter().zip(caches) {
             let kv = kv?;
-            let (start, rows) = (span.rows.start, span.rows.len());
-            let slots = span.base + rows;
-            kv.reserve(slots)?;
-            kv.k.slice_set(&k.narrow(0, start, rows)?.contiguous()?, 0, span.base)?;
-            kv.v.slice_set(&v.narrow(0, start, rows)?.contiguous()?, 0, span.base)?;
-
+            let (start, rows, slots) = (span.rows.start, span.rows.len(), span.slots);
+            if rows == 0 {
+                continue;
+            }
             let per_head = |t: &Tensor| t.narrow(0, 0, slots)?.reshape((slots, kv_heads, head_dim));
             let keys = per_head(&kv.k)?.permute((1, 2, 0))?.contiguous()?; // [kv_heads, head_dim, slots]
             let values = per_head(&kv.v)?.transpose(0, 1)?.contiguous()?; // [kv_heads, slots, head_dim]

@@ -48,7 +48,7 @@ impl Cpu {
         let parts = weight.parts.iter().map(Part::weights);
         kernels::matmul(&self.team, parts, &mut Activations::new(x.data(), x.rows(), x.cols), out);
         if let Some(bias) = &weight.bias {
-            kernels::add_bias(out, bias);
+            self.team.share_rows(weight.out, out, |_, out| kernels::add_bias(out, bias));
         }
     }
 
@@ -318,9 +318,11 @@ impl Backend for Cpu {
 
     fn columns(&self, x: &Rows, columns: Range<usize>) -> Result<Rows> {
         let mut out = self.rows(x.rows(), columns.len())?;
-        for (x, out) in x.data().chunks_exact(x.cols).zip(out.data_mut().chunks_exact_mut(columns.len())) {
-            out.copy_from_slice(&x[columns.clone()]);
-        }
+        self.team.share_rows(columns.len(), out.data_mut(), |rows, out| {
+            for (row, out) in rows.zip(out.chunks_exact_mut(columns.len())) {
+                out.copy_from_slice(&x.data()[row * x.cols..][columns.clone()]);
+            }
+        });
         Ok(out)
     }
 
@@ -332,21 +334,31 @@ impl Backend for Cpu {
         Ok(out)
     }
 
+    fn store<'a>(
+        &self,
+        [k, v]: [&Rows; 2],
+        caches: impl Iterator<Item = Result<&'a mut KvStore>>,
+        plan: &Plan,
+    ) -> Result<()> {
+        for ((rows, base), kv) in plan.spans.iter().zip(caches) {
+            let elements = rows.start * k.cols..rows.end * k.cols;
+            kv?.write(*base, &k.data()[elements.clone()], &v.data()[elements]).map_err(Error::Allocation)?;
+        }
+        Ok(())
+    }
+
     fn attend<'a>(
         &self,
         shape: &AttentionShape,
-        [q, k, v]: [&Rows; 3],
+        q: &Rows,
         caches: impl Iterator<Item = Result<&'a mut KvStore>>,
         plan: &Plan,
     ) -> Result<Rows> {
         let mut out = self.rows(q.rows(), q.cols)?;
-        for ((rows, base), kv) in plan.spans.iter().zip(caches) {
-            let kv = kv?;
-            let elements = |cols: usize| rows.start * cols..rows.end * cols;
-            kv.write(*base, &k.data()[elements(k.cols)], &v.data()[elements(v.cols)])
-                .map_err(Error::Allocation)?;
-            let (q, out) = (&q.data()[elements(q.cols)], &mut out.data_mut()[elements(q.cols)]);
-            kernels::attention(&self.team, shape, q, kv, &plan.visible[rows.clone()], out);
+        for ((rows, _), kv) in plan.spans.iter().zip(caches) {
+            let elements = rows.start * q.cols..rows.end * q.cols;
+            let (q, out) = (&q.data()[elements.clone()], &mut out.data_mut()[elements]);
+            kernels::attention(&self.team, shape, q, kv?, &plan.visible[rows.clone()], out);
         }
         Ok(out)
     }

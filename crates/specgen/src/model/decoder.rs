@@ -10,7 +10,7 @@ use specgen_kernels::AttentionShape;
 
 use super::{
     Batch, Model, ModelInfo, Output, Slice,
-    backend::{Backend, Layers, RopeShape, Span},
+    backend::{Backend, LayerKv, Layers, RopeShape, Span},
     config::ArchConfig,
     rope::Rope,
 };
@@ -57,6 +57,8 @@ pub(crate) struct Pass<B: Backend> {
     angles: Vec<[B::Tensor; 2]>,
     /// Per window that occurs.
     plans: Vec<(Option<usize>, B::Plan)>,
+    /// What the wanted rows see in the last layer, where they are some but not all.
+    last: B::Plan,
 }
 
 impl<B: Backend> Pass<B> {
@@ -68,7 +70,14 @@ impl<B: Backend> Pass<B> {
                 plans.push((layer.window, B::Plan::default()));
             }
         }
-        Self { tokens: Vec::new(), positions: Vec::new(), wanted: Vec::new(), angles: Vec::new(), plans }
+        Self {
+            tokens: Vec::new(),
+            positions: Vec::new(),
+            wanted: Vec::new(),
+            angles: Vec::new(),
+            plans,
+            last: B::Plan::default(),
+        }
     }
 
     fn plan(&self, window: Option<usize>) -> &B::Plan {
@@ -94,6 +103,8 @@ impl<B: Backend> Model for Decoder<B> {
 
         out.taps.resize(batch.taps.len(), Vec::new());
         let pass = self.pass(&batch.slices)?;
+        // Whether the rows on their way are those that need logits and no others.
+        let mut all = pass.wanted.len() == pass.tokens.len();
         let b = &self.backend;
         let mut x = b.embed(&self.embed_tokens, &pass.tokens)?;
         if let Some(scale) = self.config.embed_scale {
@@ -101,7 +112,22 @@ impl<B: Backend> Model for Decoder<B> {
         }
         for (i, layer) in self.layers.iter().enumerate() {
             let h = b.norm(&x, &layer.attn_norm, self.config.norm_eps)?;
-            let h = self.attention(i, &h, &mut batch.slices, &pass)?;
+            let qkv = b.linear(&layer.qkv_proj, &h)?;
+            self.store(i, &qkv, &mut batch.slices, &pass)?;
+            // Of rows that nobody asks for, the last layer's keys and values are all that later rows need.
+            let narrow = i + 1 == self.layers.len() && !all && !batch.taps.contains(&i);
+            if narrow && pass.wanted.is_empty() {
+                break;
+            }
+            let mut q = self.queries(i, &qkv, &pass)?;
+            let mut plan = pass.plan(self.config.layers[i].window);
+            if narrow {
+                (q, x) = (b.select_rows(&q, &pass.wanted)?, b.select_rows(&x, &pass.wanted)?);
+                plan = &pass.last;
+                all = true;
+            }
+            let h = b.attend(&self.attention_shape(), &q, caches(i, &mut batch.slices), plan)?;
+            let h = b.linear(&layer.o_proj, &h)?;
             x = b.add(x, &self.post_norm(h, layer.post_attn_norm.as_ref())?)?;
 
             let h = b.norm(&x, &layer.mlp_norm, self.config.norm_eps)?;
@@ -115,7 +141,6 @@ impl<B: Backend> Model for Decoder<B> {
         }
         if !pass.wanted.is_empty() {
             // Only the rows that need logits go through the head, often the largest matrix of all.
-            let all = pass.wanted.len() == pass.tokens.len();
             let h = if all { x } else { b.select_rows(&x, &pass.wanted)? };
             let h = b.norm(&h, &self.norm, self.config.norm_eps)?;
             b.logits(&self.lm_head, &h, self.config.final_softcap, &mut out.logits)?;
@@ -162,7 +187,7 @@ impl<B: Backend> Decoder<B> {
     fn pass(&self, slices: &[Slice<'_>]) -> Result<Pass<B>> {
         let spare = self.spare().pop();
         let mut pass = spare.unwrap_or_else(|| Pass::new(&self.config));
-        let Pass { tokens, positions, wanted, angles, plans } = &mut pass;
+        let Pass { tokens, positions, wanted, angles, plans, last } = &mut pass;
         tokens.clear();
         positions.clear();
         wanted.clear();
@@ -178,46 +203,51 @@ impl<B: Backend> Decoder<B> {
         for (window, plan) in plans {
             self.backend.plan(spans(slices), *window, plan)?;
         }
+        if !wanted.is_empty() && wanted.len() < tokens.len() {
+            let window = self.config.layers.last().and_then(|layer| layer.window);
+            self.backend.plan(wanted_spans(slices), window, last)?;
+        }
         Ok(pass)
     }
 
-    /// Self-attention of layer `i` over `h`, `[rows, hidden_size]`, before it joins the residual stream.
-    fn attention(
-        &self,
-        i: usize,
-        h: &B::Tensor,
-        slices: &mut [Slice<'_>],
-        pass: &Pass<B>,
-    ) -> Result<B::Tensor> {
-        let layer = &self.layers[i];
+    /// Writes the keys and values in `qkv`, layer `i`'s, behind what the caches hold.
+    fn store(&self, i: usize, qkv: &B::Tensor, slices: &mut [Slice<'_>], pass: &Pass<B>) -> Result<()> {
         let (b, config) = (&self.backend, &self.config);
         let (q_dim, kv_dim) = (config.q_dim(), config.kv_dim());
-        let qkv = b.linear(&layer.qkv_proj, h)?;
-        let mut q = b.columns(&qkv, 0..q_dim)?;
-        let mut k = b.columns(&qkv, q_dim..q_dim + kv_dim)?;
-        let v = b.columns(&qkv, q_dim + kv_dim..q_dim + 2 * kv_dim)?;
-        if let Some(norm) = &layer.q_norm {
-            q = b.norm(&q, norm, config.norm_eps)?;
-        }
-        if let Some(norm) = &layer.k_norm {
-            k = b.norm(&k, norm, config.norm_eps)?;
+        let k = b.columns(qkv, q_dim..q_dim + kv_dim)?;
+        let v = b.columns(qkv, q_dim + kv_dim..q_dim + 2 * kv_dim)?;
+        let k = self.turn(i, k, self.layers[i].k_norm.as_ref(), pass)?;
+        b.store([&k, &v], caches(i, slices), pass.plan(config.layers[i].window))
+    }
+
+    /// Layer `i`'s queries, of `qkv`.
+    fn queries(&self, i: usize, qkv: &B::Tensor, pass: &Pass<B>) -> Result<B::Tensor> {
+        let q = self.backend.columns(qkv, 0..self.config.q_dim())?;
+        self.turn(i, q, self.layers[i].q_norm.as_ref(), pass)
+    }
+
+    /// The heads in `x` normed and rotated, where layer `i` does so.
+    fn turn(&self, i: usize, mut x: B::Tensor, norm: Option<&B::Norm>, pass: &Pass<B>) -> Result<B::Tensor> {
+        let (b, config) = (&self.backend, &self.config);
+        if let Some(norm) = norm {
+            x = b.norm(&x, norm, config.norm_eps)?;
         }
         if let Some(rope) = config.layers[i].rope {
             let shape = RopeShape { head_dim: config.head_dim, interleaved: self.ropes[rope].interleaved };
-            q = b.rotate(q, &pass.angles[rope], shape)?;
-            k = b.rotate(k, &pass.angles[rope], shape)?;
+            x = b.rotate(x, &pass.angles[rope], shape)?;
         }
-        let shape = AttentionShape {
+        Ok(x)
+    }
+
+    fn attention_shape(&self) -> AttentionShape {
+        let config = &self.config;
+        AttentionShape {
             num_heads: config.num_heads,
             num_kv_heads: config.num_kv_heads,
             head_dim: config.head_dim,
             scale: config.attn_scale,
             softcap: config.attn_softcap,
-        };
-        let storages = slices.iter_mut().map(|slice| slice.cache.storage_mut::<Layers<B::LayerKv>>());
-        let caches = storages.map(|storage| storage.map(|layers| &mut layers.0[i]));
-        let h = b.attend(&shape, [&q, &k, &v], caches, pass.plan(config.layers[i].window))?;
-        b.linear(&layer.o_proj, &h)
+        }
     }
 
     fn post_norm(&self, h: B::Tensor, norm: Option<&B::Norm>) -> Result<B::Tensor> {
@@ -228,12 +258,32 @@ impl<B: Backend> Decoder<B> {
     }
 }
 
+/// Layer `i`'s keys and values of each slice.
+fn caches<'a, K: LayerKv>(i: usize, slices: &'a mut [Slice<'_>]) -> impl Iterator<Item = Result<&'a mut K>> {
+    let storages = slices.iter_mut().map(|slice| slice.cache.storage_mut::<Layers<K>>());
+    storages.map(move |storage| storage.map(|layers| &mut layers.0[i]))
+}
+
 /// Lays the slices' rows one behind the other.
 fn spans<'a>(slices: &[Slice<'a>]) -> impl Iterator<Item = Span<'a>> {
-    slices.iter().scan(0, |start, slice| {
-        let rows = *start..*start + slice.tokens.len();
+    last_rows(slices, |slice| slice.tokens.len())
+}
+
+/// Likewise, but only those that need logits.
+fn wanted_spans<'a>(slices: &[Slice<'a>]) -> impl Iterator<Item = Span<'a>> {
+    last_rows(slices, |slice| slice.rows.count(slice.tokens.len()))
+}
+
+/// Lays the last rows of each slice, as many as `count` says, one behind the other.
+fn last_rows<'a>(
+    slices: &[Slice<'a>],
+    count: impl Fn(&Slice<'a>) -> usize,
+) -> impl Iterator<Item = Span<'a>> {
+    slices.iter().scan(0, move |start, slice| {
+        let rows = *start..*start + count(slice);
         *start = rows.end;
-        Some(Span { rows, base: slice.cache.len(), tree: slice.tree })
+        let skipped = slice.tokens.len() - rows.len();
+        Some(Span { rows, skipped, base: slice.cache.len(), tree: slice.tree })
     })
 }
 

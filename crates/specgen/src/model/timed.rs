@@ -129,14 +129,22 @@ impl<B: Backend> Backend for Timed<B> {
     fn select_rows(&self, x: &B::Tensor, rows: &[usize]) -> Result<B::Tensor> {
         self.time(Op::Other, |b| b.select_rows(x, rows))
     }
+    fn store<'a>(
+        &self,
+        kv: [&B::Tensor; 2],
+        caches: impl Iterator<Item = Result<&'a mut B::LayerKv>>,
+        plan: &B::Plan,
+    ) -> Result<()> {
+        self.time(Op::Attention, |b| b.store(kv, caches, plan))
+    }
     fn attend<'a>(
         &self,
         shape: &AttentionShape,
-        qkv: [&B::Tensor; 3],
+        q: &B::Tensor,
         caches: impl Iterator<Item = Result<&'a mut B::LayerKv>>,
         plan: &B::Plan,
     ) -> Result<B::Tensor> {
-        self.time(Op::Attention, |b| b.attend(shape, qkv, caches, plan))
+        self.time(Op::Attention, |b| b.attend(shape, q, caches, plan))
     }
     fn read(&self, x: &B::Tensor, out: &mut Vec<f32>) -> Result<()> {
         self.time(Op::Other, |b| b.read(x, out))
