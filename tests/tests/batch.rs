@@ -319,6 +319,7 @@ fn a_batch_drafts_in_shared_passes() {
             history,
             noise: noise.clone(),
             end_ids: &[],
+            branches: false,
             budget: Budget::default(),
         })
         .collect();

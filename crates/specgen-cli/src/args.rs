@@ -9,7 +9,7 @@ mod verify;
 
 use std::{path::PathBuf, str::FromStr, sync::LazyLock};
 
-use clap::{Args, Parser, Subcommand, builder::NonEmptyStringValueParser};
+use clap::{ArgAction, Args, Parser, Subcommand, builder::NonEmptyStringValueParser};
 use specgen::{
     KvType, Overrides, Plan, Verification,
     device::DeviceSpec,
@@ -100,6 +100,13 @@ pub(crate) enum Command {
 The speed-up is the median over texts of the rate against plain decoding's in the same round; `same text`
 counts the texts that are plain decoding's own, token by token.
 A file of prompts holds a JSON object a line: id, messages (or prompt), and if wanted category, max_tokens.
+`predicted` is the speed-up by Leviathan et al.'s formula: E / (time of a round in plain decoding's tokens), with E
+the tokens a round that follow from the lengths drafted and the share of tested tokens that stood.
+Tokens of a round come together. `ms a token` charges each an equal share of its round's time, draft, pass and
+rest; `ms a round` is what a reader waits from one arrival of text to the next. p95: 95 of 100 take no longer.
+A plain read of the target's weights bounds what passes of one row can do.
+--compare pairs the texts of two results by prompt; a difference is told as one (faster, slower) where the runs
+of the two do not overlap, in the median over prompts; else it is within their spread.
 
 Passes (--kernels): T(m) is the time of a pass of m rows behind 64 tokens of context. Up to 32 rows, logits
 of all are computed, as a verification needs them; above, none, as in a prompt.
@@ -107,7 +114,9 @@ of all are computed, as a verification needs them; above, none, as in a prompt.
 
 Examples:
   specgen bench -m qwen2.5-coder-1.5b-instruct --draft ngram -k auto,4,7
-  specgen bench --category code_edit --category rag --temperature 0.7 --json
+  specgen bench --category code_edit --category rag --temperature 0.7 --json > after.json
+  specgen bench --html bench.html
+  specgen bench --compare before.json after.json
   specgen bench --kernels -m qwen2.5-coder-1.5b-instruct --rows 1,4,8
   SPECGEN_CPU=avx2 specgen bench --kernels"
 )]
@@ -125,6 +134,19 @@ pub(crate) struct BenchArgs {
     /// Print a JSON object for each model
     #[arg(long)]
     pub(crate) json: bool,
+    /// Write the results as a page with charts, too
+    #[arg(long, value_name = "FILE", help_heading = "Texts")]
+    pub(crate) html: Option<PathBuf>,
+    /// Measure nothing, but compare two results that --json wrote
+    #[arg(
+        long,
+        num_args = 2,
+        action = ArgAction::Set,
+        value_names = ["A.json", "B.json"],
+        help_heading = "Texts",
+        conflicts_with_all = ["reps", "threads", "html", "draft", "draft_head", "lengths", "rules", "prompts", "category", "max_tokens", "temperature", "verify", "context", "kernels", "kind"]
+    )]
+    pub(crate) compare: Vec<PathBuf>,
     /// Who guesses, beside plain decoding, as for `generate`; may be given more than once [default: auto]
     #[arg(
         long,
@@ -174,7 +196,7 @@ pub(crate) struct BenchArgs {
     #[arg(
         long,
         help_heading = "Passes",
-        conflicts_with_all = ["draft", "draft_head", "lengths", "rules", "prompts", "category", "max_tokens", "temperature", "verify", "context"]
+        conflicts_with_all = ["html", "draft", "draft_head", "lengths", "rules", "prompts", "category", "max_tokens", "temperature", "verify", "context"]
     )]
     pub(crate) kernels: bool,
     /// Rows of the passes to time
@@ -241,6 +263,10 @@ pub(crate) struct GenerateArgs {
     /// Print one JSON object at the end instead of the text as it comes
     #[arg(long)]
     pub(crate) json: bool,
+    /// Write every round to FILE, too: what was drafted, what of it stood, and how long it took. A JSON object a line, the
+    /// last with totals; to a FILE ending in .html, a page of the text with each token in the colour of who proposed it
+    #[arg(long, value_name = "FILE", conflicts_with = "num_samples")]
+    pub(crate) trace: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) logprobs: LogprobsArgs,
     #[command(flatten)]

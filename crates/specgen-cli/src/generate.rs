@@ -8,10 +8,11 @@ use specgen::{Prompt, Verification, chat::Message};
 use crate::{
     args::{GenerateArgs, UsageError},
     interrupt,
-    output::{JsonAnswer, JsonStats, closing_line, note, print_json, replay_of, stream},
+    output::{JsonAnswer, JsonStats, check_writable, closing_line, note, print_json, replay_of, stream},
     progress, prompt,
     samples::{self, Wanted},
     tokens::{json_logprobs, json_prompt_logprobs},
+    trace::Traced,
 };
 
 pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
@@ -27,6 +28,8 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
     }
     let text = prompt::read(args.prompt.as_deref(), args.raw)?;
     let prediction = args.prediction.as_deref().map(prompt::read_file).transpose()?;
+    // Before anything long: a trace that cannot be written is known now.
+    args.trace.as_deref().map_or(Ok(()), check_writable)?;
 
     if num_samples > 1 {
         // The seed told with each is to give it again, whatever drafts.
@@ -56,7 +59,16 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
         return samples::run(samples, &wanted);
     }
     let mut generation = session.generate(prompt, args.text.limits.max_tokens)?;
-    let answer = stream(&mut generation, !args.json)?;
+    if args.trace.is_some() {
+        generation.record_rounds();
+    }
+    let answer = stream(&mut generation, !args.json);
+    if let Some(file) = &args.trace {
+        // Of a text that failed too: it may tell why.
+        let ending = answer.as_ref().map_or("error", |answer| answer.ending);
+        Traced { engine, draft: &loaded.draft, generation: &generation, ending }.write(file)?;
+    }
+    let answer = answer?;
 
     let (stats, seed, verification) = (generation.stats(), generation.seed(), generation.verification());
     if args.json {

@@ -13,12 +13,14 @@ mod interrupt;
 mod list;
 mod load;
 mod output;
+mod page;
 mod progress;
 mod prompt;
 mod pull;
 mod samples;
 mod score;
 mod tokens;
+mod trace;
 mod verify;
 
 use std::process::ExitCode;

@@ -2,7 +2,9 @@
 
 use std::{
     fmt::{Arguments, Write as _},
+    fs::OpenOptions,
     io::{self, Write as _},
+    path::Path,
     time::Duration,
 };
 
@@ -43,6 +45,23 @@ pub(crate) fn print(text: &str) -> Result<()> {
 pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
     let json = serde_json::to_string_pretty(value).context("JSON")?;
     print(&(json + "\n"))
+}
+
+/// Whether `file` can be written: asked before anything long. One that is there keeps what it holds for now.
+///
+/// # Errors
+/// One that cannot be written, by name.
+pub(crate) fn check_writable(file: &Path) -> Result<()> {
+    let opened = OpenOptions::new().create(true).append(true).open(file);
+    opened.map(drop).with_context(|| file.display().to_string())
+}
+
+/// Writes `text` to `file`.
+///
+/// # Errors
+/// A file that cannot be written, by name.
+pub(crate) fn write(file: &Path, text: &str) -> Result<()> {
+    std::fs::write(file, text).with_context(|| file.display().to_string())
 }
 
 /// Writes a line to stderr. Where that is closed, nobody wants to know.

@@ -3,15 +3,33 @@
 use serde::Serialize;
 use specgen::{Engine, sampling::TokenLogprobs, tokenizer::Tokenizer};
 
-/// A token with its log-probability; `null` where that is minus infinity.
+/// A token and its text.
 #[derive(Debug, Serialize)]
-pub(crate) struct JsonToken {
-    id: u32,
+pub(crate) struct JsonText {
+    pub(crate) id: u32,
     /// What it decodes to; U+FFFD where it holds a part of a character.
-    text: String,
+    pub(crate) text: String,
     /// Its bytes, where they are not UTF-8 by themselves.
     #[serde(skip_serializing_if = "Option::is_none")]
     bytes: Option<Vec<u8>>,
+}
+
+impl JsonText {
+    pub(crate) fn new(tokenizer: Option<&Tokenizer>, id: u32) -> Self {
+        let bytes = tokenizer.and_then(|tokenizer| tokenizer.token_bytes(id)).unwrap_or_default();
+        let (text, bytes) = match String::from_utf8(bytes) {
+            Ok(text) => (text, None),
+            Err(error) => (String::from_utf8_lossy(error.as_bytes()).into_owned(), Some(error.into_bytes())),
+        };
+        Self { id, text, bytes }
+    }
+}
+
+/// A token with its log-probability; `null` where that is minus infinity.
+#[derive(Debug, Serialize)]
+pub(crate) struct JsonToken {
+    #[serde(flatten)]
+    token: JsonText,
     logprob: Option<f32>,
     /// Among all tokens, 1 for the most likely.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -23,13 +41,8 @@ pub(crate) struct JsonToken {
 impl JsonToken {
     /// Token `id`, `logprob` if it has one, and no others in its place.
     pub(crate) fn new(tokenizer: Option<&Tokenizer>, id: u32, logprob: Option<f32>) -> Self {
-        let bytes = tokenizer.and_then(|tokenizer| tokenizer.token_bytes(id)).unwrap_or_default();
-        let (text, bytes) = match String::from_utf8(bytes) {
-            Ok(text) => (text, None),
-            Err(error) => (String::from_utf8_lossy(error.as_bytes()).into_owned(), Some(error.into_bytes())),
-        };
         let logprob = logprob.filter(|logprob| logprob.is_finite());
-        Self { id, text, bytes, logprob, rank: None, top: None }
+        Self { token: JsonText::new(tokenizer, id), logprob, rank: None, top: None }
     }
 
     /// Token `id` with its rank.

@@ -106,14 +106,25 @@ pub fn choose_cpu_isa(name: &str) -> Result<()> {
     }))
 }
 
+/// The CPU's name, where the system tells.
+pub fn cpu_name() -> Option<String> {
+    let line = cpu_line()?;
+    Some(line.split_once(':')?.1.trim().to_owned())
+}
+
+fn cpu_line() -> Option<String> {
+    first_line("/proc/cpuinfo", "model name")
+}
+
+fn first_line(path: &str, of: &str) -> Option<String> {
+    let text = std::fs::read_to_string(path).ok()?;
+    text.lines().find(|line| line.starts_with(of)).map(|line| line.trim().to_owned())
+}
+
 /// This machine in words, as far as it tells: measured times are of no use on another.
 pub(crate) fn machine() -> String {
-    let first_line = |path: &str, of: &str| {
-        let text = std::fs::read_to_string(path).ok()?;
-        text.lines().find(|line| line.starts_with(of)).map(|line| line.trim().to_owned())
-    };
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    let words = [first_line("/proc/sys/kernel/hostname", ""), first_line("/proc/cpuinfo", "model name")];
+    let words = [first_line("/proc/sys/kernel/hostname", ""), cpu_line()];
     let words: Vec<String> = words.into_iter().flatten().collect();
     format!("{} {} {cores} cores {}", std::env::consts::OS, std::env::consts::ARCH, words.join(" "))
 }

@@ -60,10 +60,10 @@ pub use round::Rounds;
 pub use samples::Samples;
 pub use sampling::SamplingParams;
 pub use score::{Score, ScoreOptions, Scoring};
-pub use sequence::{FinishReason, Memory, Piece, Request, Sequence};
+pub use sequence::{FinishReason, Memory, Piece, Request, RoundRecord, Sequence};
 pub use session::{Generation, Prompt, Session};
 pub use specgen_kernels::KvType;
-pub use stats::Stats;
+pub use stats::{Round, Stats};
 pub use verify::Verification;
 
 /// The README's Rust compiles.

@@ -105,10 +105,8 @@ impl Rounds {
             results.push(roll_back(sequence, before, verified));
         }
         // A batch shares its passes: each sequence is told the whole time it waited.
-        for sequence in sequences {
-            sequence.stats.draft += times.draft;
-            sequence.stats.verify += times.verify;
-            sequence.stats.other += scored.elapsed();
+        for (sequence, result) in sequences.iter_mut().zip(&results) {
+            sequence.took([times.draft, times.verify, scored.elapsed()], result.is_ok());
         }
         Ok(results)
     }
@@ -128,8 +126,9 @@ impl Rounds {
             .map(|sequence| {
                 let (room, noise, branches) =
                     (sequence.draft_room(), sequence.draft_noise(), sequence.may_branch());
-                let Sequence { tokens, memory, sampler, history, limits, pace, .. } = &mut **sequence;
+                let Sequence { tokens, memory, sampler, history, limits, pace, asked, .. } = &mut **sequence;
                 let k = pace.begin(Outlook { room, text_len: tokens.len(), num_texts }).min(room);
+                *asked = k;
                 DraftRequest {
                     state: memory.draft_state.as_mut(),
                     tokens,
@@ -288,12 +287,15 @@ fn drop_what_does_not_pay(sequences: &mut [&mut Sequence], drafts: &mut [Result<
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use std::time::Duration;
+
     use super::*;
     use crate::{
         Engine, SamplingParams,
         draft::ModelDrafter,
         model::ToyModel,
         rng::{STREAMS_READ, Stream},
+        stats::Round,
     };
 
     /// Noise shared by draft and target would bend a ratio test, so the rules must not meet in any stream.
@@ -312,6 +314,37 @@ mod tests {
             let mut session = engine.session(params).unwrap();
             session.generate(&[1u32, 2][..], 100).unwrap().for_each(|piece| drop(piece.unwrap()));
             assert_eq!(STREAMS_READ.take().into_iter().collect::<Vec<_>>(), streams, "{verify}");
+        }
+    }
+
+    /// Rounds add up to the text and to the counts, and are kept in full only where somebody asked for them.
+    #[test]
+    fn recorded_rounds_are_the_text() {
+        let drafter = Arc::new(ModelDrafter::new(Arc::new(ToyModel::new(12, 2, 6.0)), 12));
+        let engine = Engine::from_parts(Arc::new(ToyModel::new(12, 1, 6.0)), drafter, 3, &[]);
+        for is_recorded in [true, false] {
+            let mut session = engine.session(SamplingParams::greedy()).unwrap();
+            let mut generation = session.generate(&[1u32, 2][..], 50).unwrap();
+            if is_recorded {
+                generation.record_rounds();
+            }
+            generation.by_ref().for_each(|piece| drop(piece.unwrap()));
+            let (stats, records) = (generation.stats(), generation.records());
+            assert_eq!(stats.by_round.len(), stats.rounds);
+            assert_eq!(stats.by_round.iter().map(Round::time).sum::<Duration>(), stats.decode());
+            if !is_recorded {
+                assert!(records.is_empty());
+                continue;
+            }
+            let text: Vec<u32> = records.iter().flat_map(|record| record.committed.clone()).collect();
+            assert_eq!(text, generation.tokens());
+            for (record, round) in records.iter().zip(&stats.by_round) {
+                assert_eq!(record.round, *round);
+                assert!(record.drafted.len() <= record.k && record.k <= 3);
+                let stands = round.num_accepted;
+                assert_eq!(record.drafted[..stands], record.committed[..stands]);
+                assert_eq!(record.committed.len(), round.num_new);
+            }
         }
     }
 }

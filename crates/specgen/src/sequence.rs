@@ -15,7 +15,7 @@ use crate::{
     rng::{CoupledNoise, Noise, RoundNoise},
     sampling::{History, Sampler, SamplingParams, TokenLogprobs},
     score::ScoredRows,
-    stats::Stats,
+    stats::{Round, Stats},
     text::TextOutput,
     verify::{Descent, DraftNoise, Verdict, Verification},
 };
@@ -156,6 +156,19 @@ pub(crate) struct Kept {
     pub(crate) num_accepted: usize,
 }
 
+/// A round in full: what was asked for, guessed and said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RoundRecord {
+    /// Tokens the drafter was asked for at most.
+    pub k: usize,
+    /// What it drafted and the target scored; where the text ended inside it, what lies behind the end too.
+    pub drafted: Vec<u32>,
+    /// What the round added to the text.
+    pub committed: Vec<u32>,
+    /// Its counts and times, as in [`Stats::by_round`].
+    pub round: Round,
+}
+
 /// One text on its way.
 pub struct Sequence {
     pub(crate) tokens: Vec<u32>,
@@ -167,6 +180,10 @@ pub struct Sequence {
     /// Of the prompt's tokens but the first, as far as it was fed, where they are wanted.
     pub(crate) prompt_logprobs: Vec<TokenLogprobs>,
     pub(crate) pace: Box<dyn Pace>,
+    /// Tokens wanted of the drafter in the round that goes on.
+    pub(crate) asked: usize,
+    /// The rounds in full, where somebody asked for them.
+    records: Option<Vec<RoundRecord>>,
     noise: Noise,
     verification: Verification,
     round: u32,
@@ -196,6 +213,8 @@ impl Sequence {
             limits,
             prompt_logprobs: Vec::new(),
             pace,
+            asked: 0,
+            records: None,
             round: 0,
             start: Instant::now(),
             text,
@@ -224,6 +243,8 @@ impl Sequence {
             stats: Stats { reused_tokens, prefill: Duration::ZERO, ..self.stats.clone() },
             limits: self.limits.clone(),
             pace: self.pace.fork(),
+            asked: self.asked,
+            records: self.records.clone(),
             prompt_logprobs: self.prompt_logprobs.clone(),
             verification: self.verification,
             round: self.round,
@@ -301,6 +322,16 @@ impl Sequence {
         &self.stats
     }
 
+    /// Keeps every round from now on in full, for [`Sequence::records`]; else only their counts and times are kept.
+    pub fn record_rounds(&mut self) {
+        self.records.get_or_insert_default();
+    }
+
+    /// The rounds since [`Sequence::record_rounds`] was called.
+    pub fn records(&self) -> &[RoundRecord] {
+        self.records.as_deref().unwrap_or_default()
+    }
+
     /// The oldest piece not yet taken.
     pub fn next_piece(&mut self) -> Option<Piece> {
         self.pieces.pop_front()
@@ -376,7 +407,20 @@ impl Sequence {
         self.stats.residual_underflows += usize::from(verified.residual_underflow);
         self.stats.broken_drafts += usize::from(draft.broken);
         self.round += 1;
+        if let Some(records) = &mut self.records {
+            let (drafted, committed) = (draft.tokens.clone(), self.tokens[before..].to_vec());
+            records.push(RoundRecord { k: self.asked, drafted, committed, round: Round::default() });
+        }
         Kept { num_new, num_accepted }
+    }
+
+    /// Adds what a round took, be it one that was committed or one that failed.
+    pub(crate) fn took(&mut self, times: [Duration; 3], is_committed: bool) {
+        let round = self.stats.record_times(times, is_committed);
+        let record = self.records.as_mut().and_then(|records| records.last_mut());
+        if let (Some(round), Some(record)) = (round, record) {
+            record.round = *round;
+        }
     }
 
     /// Tells the pace what came of its round.

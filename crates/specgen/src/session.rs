@@ -8,7 +8,7 @@ use crate::{
     round::Rounds,
     samples::Samples,
     sampling::{Sampler, SamplingParams, TokenLogprobs},
-    sequence::{FinishReason, Memory, Piece, Request, Sequence},
+    sequence::{FinishReason, Memory, Piece, Request, RoundRecord, Sequence},
     stats::Stats,
     verify::Verification,
 };
@@ -267,6 +267,16 @@ impl Generation<'_> {
     /// Counts and times so far.
     pub fn stats(&self) -> &Stats {
         self.sequence().stats()
+    }
+
+    /// Keeps every round from now on in full, for [`Generation::records`]; else only their counts and times are kept.
+    pub fn record_rounds(&mut self) {
+        self.sequence.as_mut().expect("the sequence leaves in drop only").record_rounds();
+    }
+
+    /// The rounds since [`Generation::record_rounds`] was called: what was drafted in each, and what became of it.
+    pub fn records(&self) -> &[RoundRecord] {
+        self.sequence().records()
     }
 
     /// Feeds the next chunk of the prompt and returns whether more is left. Iterating feeds all of it by itself; this is

@@ -45,12 +45,39 @@ pub struct Stats {
     pub other: Duration,
     /// From the request to the first token.
     pub time_to_first_token: Duration,
+    /// Each round by itself.
+    pub by_round: Vec<Round>,
+}
+
+/// What one round drafted, kept and brought, and how long it took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Round {
+    /// Tokens drafted.
+    pub num_drafted: usize,
+    /// How many of them were kept.
+    pub num_accepted: usize,
+    /// Tokens added: those, and one of the target's own where it said one.
+    pub num_new: usize,
+    /// Drafting.
+    pub draft: Duration,
+    /// The target's pass.
+    pub verify: Duration,
+    /// Everything else.
+    pub other: Duration,
+}
+
+impl Round {
+    /// All of its time.
+    pub fn time(&self) -> Duration {
+        self.draft + self.verify + self.other
+    }
 }
 
 impl Stats {
     /// Records a round that drafted `num_drafted` tokens, of which `num_kept` were accepted and kept, and
     /// that added `num_new` tokens.
     pub(crate) fn record_round(&mut self, num_drafted: usize, num_kept: usize, num_new: usize) {
+        self.by_round.push(Round { num_drafted, num_accepted: num_kept, num_new, ..Round::default() });
         self.rounds += 1;
         self.generated_tokens += num_new;
         self.drafted += num_drafted;
@@ -65,6 +92,20 @@ impl Stats {
         self.rounds_by_num_drafted[num_drafted] += 1;
         self.drafted_by_position[..num_drafted].iter_mut().for_each(|count| *count += 1);
         self.accepted_by_position[..num_kept].iter_mut().for_each(|count| *count += 1);
+    }
+
+    /// Adds what a round took; `is_recorded`: it is the last of those recorded, and not one that failed.
+    pub(crate) fn record_times(
+        &mut self,
+        [draft, verify, other]: [Duration; 3],
+        is_recorded: bool,
+    ) -> Option<&Round> {
+        self.draft += draft;
+        self.verify += verify;
+        self.other += other;
+        let round = self.by_round.last_mut().filter(|_| is_recorded)?;
+        (round.draft, round.verify, round.other) = (draft, verify, other);
+        Some(round)
     }
 
     /// Accepted over drafted; 0 where nothing was drafted.
@@ -116,6 +157,7 @@ impl<'a> std::iter::Sum<&'a Stats> for Stats {
             sum.verify += more.verify;
             sum.other += more.other;
             sum.time_to_first_token += more.time_to_first_token;
+            sum.by_round.extend_from_slice(&more.by_round);
         }
         sum
     }
@@ -154,5 +196,18 @@ mod tests {
         assert_eq!(sum.rounds_by_num_drafted, [1, 1, 1, 0, 1]);
         assert_eq!(sum.drafted_by_position, [3, 2, 1, 1]);
         assert_eq!(sum.accepted_by_position, [3, 2, 0, 0]);
+    }
+
+    #[test]
+    fn a_round_has_its_own_times_and_one_that_failed_has_none() {
+        let [draft, verify, other] = [1, 20, 3].map(Duration::from_millis);
+        let mut stats = Stats::default();
+        stats.record_round(4, 2, 3);
+        let round = Round { num_drafted: 4, num_accepted: 2, num_new: 3, draft, verify, other };
+        assert_eq!(stats.record_times([draft, verify, other], true), Some(&round));
+        assert_eq!(stats.record_times([draft, verify, other], false), None);
+        assert_eq!((round.time(), stats.decode()), (Duration::from_millis(24), Duration::from_millis(48)));
+        let sum: Stats = [&stats, &stats].into_iter().sum();
+        assert_eq!(sum.by_round, [round, round]);
     }
 }

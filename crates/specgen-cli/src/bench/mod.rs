@@ -1,19 +1,26 @@
 //! `specgen bench`: what speculation brings on texts, and with `--kernels` the passes it lives on.
 
+mod compare;
+mod figures;
+mod page;
 mod passes;
 pub(crate) mod prompts;
 mod report;
+mod result;
 mod texts;
 
 use std::{process::ExitCode, time::Duration};
 
 use anyhow::Result;
-use serde_json::{Value, json};
 
 use crate::args::BenchArgs;
 
 pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
-    if args.kernels { passes::run(args) } else { texts::run(args) }
+    match &args.compare[..] {
+        [before, after] => compare::run(before, after, args.json),
+        _ if args.kernels => passes::run(args),
+        _ => texts::run(args),
+    }
 }
 
 fn millis(time: Duration) -> f64 {
@@ -24,9 +31,14 @@ fn ratio(a: Duration, b: Duration) -> f64 {
     a.as_secs_f64() / b.as_secs_f64()
 }
 
+/// `a` in units of `b`; 0 where there is nothing to divide by.
+fn over(a: f64, b: f64) -> f64 {
+    if b > 0.0 { a / b } else { 0.0 }
+}
+
 /// To a thousandth: beyond is noise.
-fn rounded(x: f64) -> Value {
-    json!((x * 1e3).round() / 1e3)
+fn rounded(x: f64) -> f64 {
+    (x * 1e3).round() / 1e3
 }
 
 /// The middle value; 0 of none.

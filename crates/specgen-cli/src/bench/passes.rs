@@ -140,10 +140,11 @@ impl Report {
             self.passes.iter().map(|pass| (pass.rows.to_string(), value(pass))).collect()
         };
         let ops = |pass: &PassTime| {
-            pass.ops
-                .iter()
-                .map(|(op, time)| ((*op).to_owned(), rounded(millis(*time))))
-                .collect::<Map<_, _>>()
+            pass.ops.iter().map(|(op, time)| ((*op).to_owned(), rounded(millis(*time)).into())).collect::<Map<
+                String,
+                Value,
+            >>(
+            )
         };
         let mut object = json!({
             "engine": "specgen",
@@ -155,12 +156,12 @@ impl Report {
             "resident_bytes": self.resident,
             "read_ms": rounded(millis(self.read)),
             "bandwidth_gb_s": rounded(self.rate(self.read)),
-            "rows": by_rows(&|pass| rounded(millis(pass.median))),
-            "best": by_rows(&|pass| rounded(millis(pass.best))),
+            "rows": by_rows(&|pass| rounded(millis(pass.median)).into()),
+            "best": by_rows(&|pass| rounded(millis(pass.best)).into()),
             "ops": by_rows(&|pass| ops(pass).into()),
         });
         if let Some(one) = self.one_row() {
-            object["ratio"] = by_rows(&|pass| rounded(ratio(pass.median, one))).into();
+            object["ratio"] = by_rows(&|pass| rounded(ratio(pass.median, one)).into()).into();
         }
         object
     }

@@ -6,12 +6,14 @@ use anyhow::Result;
 use specgen::{DraftSource, Engine, Plan, SamplingParams, Stats, draft::NoDraft, models::Store};
 
 use super::{
+    page,
     prompts::{self, BenchPrompt},
-    report::Report,
+    report,
+    result::{BenchResult, Bound},
 };
 use crate::{
     args::{BenchArgs, DraftHead, UsageError},
-    output::{note, print, print_json},
+    output::{check_writable, note, print, print_json, write},
     progress,
 };
 
@@ -37,15 +39,25 @@ pub(super) struct Run {
 
 pub(super) fn run(args: &BenchArgs) -> Result<ExitCode> {
     let prompts = prompts::read(args.prompts.as_deref(), &args.category)?;
+    // Before anything long: a page that cannot be written is known now.
+    args.html.as_deref().map_or(Ok(()), check_writable)?;
     let store = args.files.store()?;
+    let mut results = Vec::new();
     for target in &args.targets {
         let contestants = contestants(target, &store, args)?;
+        let bound = Bound::measure(&**contestants[0].engine.target());
         let runs = race(&contestants, &prompts, args)?;
-        let report = Report::new(contestants[0].engine.name(), &contestants, &prompts, &runs, args);
+        let result = BenchResult::new(&contestants, &prompts, &runs, bound, args)?;
         if args.json {
-            print_json(&report.json())?;
+            print_json(&result)?;
         } else {
-            print(&report.text())?;
+            print(&report::text(&result))?;
+        }
+        results.push(result);
+        // After each target, so that one that fails takes nothing with it.
+        if let Some(file) = &args.html {
+            write(file, &page::page(&results)?)?;
+            note(format_args!("{}: written", file.display()));
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -56,8 +68,8 @@ impl Contestant {
         &self.name
     }
 
-    pub(super) fn plan(&self) -> &Plan {
-        self.engine.plan()
+    pub(super) fn engine(&self) -> &Engine {
+        &self.engine
     }
 }
 

@@ -4,9 +4,9 @@ mod page;
 mod text;
 mod vocabulary;
 
-use std::{cell::RefCell, fs::OpenOptions, io::IsTerminal, path::Path, process::ExitCode};
+use std::{cell::RefCell, io::IsTerminal, process::ExitCode};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use indicatif::ProgressBar;
 use serde::Serialize;
 use specgen::{Engine, Plan, SamplingParams, Verification};
@@ -15,7 +15,7 @@ use specgen_proof::{Options, Proof, ProofPrompt, Report, Watch};
 use crate::{
     args::{UsageError, VerifyArgs},
     bench::prompts,
-    output::{note, print, print_json},
+    output::{check_writable, note, print, print_json, write},
     progress,
 };
 use vocabulary::Vocabulary;
@@ -38,13 +38,7 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<ExitCode> {
     params.seed.get_or_insert(FIRST_SEED);
     let prompts = prompts::read(args.prompts.as_deref(), &args.category)?;
     // Before anything long: a page that cannot be written is known now.
-    if let Some(file) = &args.html {
-        OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(file)
-            .with_context(|| file.display().to_string())?;
-    }
+    args.html.as_deref().map_or(Ok(()), check_writable)?;
 
     // What is verified must be drafted, whether or not it pays, and in the same lengths every time.
     let plan = Some(args.model.plan.plan()?).filter(|plan| !plan.goes_by_time());
@@ -185,10 +179,6 @@ fn encoded(engine: &Engine, prompts: &[prompts::BenchPrompt], num: usize) -> Res
     chosen
         .map(|prompt| Ok(ProofPrompt { name: prompt.id.clone(), ids: session.encode(&prompt.prompt())? }))
         .collect()
-}
-
-fn write(file: &Path, text: &str) -> Result<()> {
-    std::fs::write(file, text).with_context(|| file.display().to_string())
 }
 
 /// A bar on a terminal, a line a stage elsewhere.

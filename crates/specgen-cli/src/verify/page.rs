@@ -1,7 +1,6 @@
 //! A proof as a page with charts: one file, nothing to fetch.
 
-use anyhow::{Context, Result};
-use minijinja::Environment;
+use anyhow::Result;
 use serde::Serialize;
 use specgen::Engine;
 use specgen_proof::outcomes::Outcome;
@@ -10,9 +9,12 @@ use super::{
     Verified,
     text::{p_value, quoted},
 };
+use crate::page::{Page, short};
 
 /// Cells drawn of each test; the others are counted.
 const MAX_BARS: usize = 12;
+/// Characters of a label that fit.
+const LABEL: usize = 20;
 
 const TEMPLATE: &str = include_str!("page.html");
 
@@ -42,10 +44,6 @@ struct Bar {
 }
 
 pub(super) fn page(verified: &Verified<'_>, engine: &Engine) -> Result<String> {
-    let mut environment = Environment::new();
-    // The name's ending turns on escaping.
-    environment.add_template("page.html", TEMPLATE).context("the page's template")?;
-    environment.add_filter("p_value", |p: f64| p_value(p));
     let report = verified.report;
     let charts: Vec<Chart<'_>> =
         report.outcomes.iter().map(|outcome| chart(outcome, verified, engine)).collect();
@@ -53,13 +51,10 @@ pub(super) fn page(verified: &Verified<'_>, engine: &Engine) -> Result<String> {
         report.acceptance.iter().map(|check| report.acceptance_holds(check)).collect();
     let identity_holds: Vec<bool> = report.identity.iter().map(|check| check.holds()).collect();
     let rules_hold: Vec<bool> = report.rules.iter().map(|check| check.holds()).collect();
-    let page = environment.get_template("page.html").and_then(|template| {
-        template.render(minijinja::context! {
-            v => verified, charts, acceptance_holds, identity_holds, rules_hold,
-            vocabulary_holds => verified.vocabulary.holds(),
-        })
-    });
-    page.context("the page")
+    Page::new(TEMPLATE)?.with_number_filter("p_value", p_value).render(minijinja::context! {
+        v => verified, charts, acceptance_holds, identity_holds, rules_hold,
+        vocabulary_holds => verified.vocabulary.holds(),
+    })
 }
 
 fn chart<'a>(outcome: &'a Outcome, verified: &Verified<'_>, engine: &Engine) -> Chart<'a> {
@@ -77,7 +72,13 @@ fn chart<'a>(outcome: &'a Outcome, verified: &Verified<'_>, engine: &Engine) -> 
             };
             let p = cell.expected / samples;
             let spread = 1.96 * (samples * p * (1.0 - p)).max(0.0).sqrt();
-            Bar { short: short(&label), label, expected: cell.expected, spread, observed: cell.observed }
+            Bar {
+                short: short(&label, LABEL),
+                label,
+                expected: cell.expected,
+                spread,
+                observed: cell.observed,
+            }
         })
         .collect();
     Chart {
@@ -87,13 +88,5 @@ fn chart<'a>(outcome: &'a Outcome, verified: &Verified<'_>, engine: &Engine) -> 
         hidden: outcome.cells.len() - bars.len(),
         bars,
         outcome,
-    }
-}
-
-fn short(label: &str) -> String {
-    const FITS: usize = 20;
-    match label.char_indices().nth(FITS) {
-        Some((end, _)) => format!("{}…", &label[..end]),
-        None => label.to_owned(),
     }
 }

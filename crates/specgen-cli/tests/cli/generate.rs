@@ -421,3 +421,52 @@ fn samples_that_make_no_sense_or_have_no_room_are_refused() {
     let error = run(&mut specgen(&["generate", "-m", model, "--num-samples", "1024", "x"])).fails(1);
     assert!(error.contains("bytes of memory, but only") && error.contains("fewer texts at once"), "{error}");
 }
+
+/// Its rounds add up to the text, in lines and on a page.
+#[test]
+fn a_trace_tells_every_round() {
+    let Some(model) = real_model() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let (lines, page) = (folder.path().join("trace.jsonl"), folder.path().join("trace.HTML"));
+    let answer = greedy(model, &["-k", "3", "--trace", lines.to_str().unwrap()]);
+    let lines: Vec<Value> = std::fs::read_to_string(lines)
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let (totals, rounds) = lines.split_last().unwrap();
+    assert_eq!(rounds.len(), answer["stats"]["rounds"].as_u64().unwrap() as usize);
+    let ids = |tokens: &Value| -> Vec<Value> {
+        tokens.as_array().unwrap().iter().map(|token| token["id"].clone()).collect()
+    };
+    let committed: Vec<Value> = rounds.iter().flat_map(|round| ids(&round["committed"])).collect();
+    assert_eq!(Value::from(committed), answer["token_ids"]);
+    let mut accepted = 0;
+    for (i, round) in rounds.iter().enumerate() {
+        // The last token has no room for a draft before it.
+        let source = if round["k"] == 0 { Value::Null } else { "ngram".into() };
+        assert_eq!((&round["round"], &round["source"]), (&(i + 1).into(), &source));
+        let stands = round["accepted"].as_u64().unwrap() as usize;
+        assert_eq!(ids(&round["drafted"])[..stands], ids(&round["committed"])[..stands], "{round}");
+        assert!(round["k"].as_u64() <= Some(3) && round["verify_ms"].as_f64() > Some(0.0), "{round}");
+        accepted += stands;
+    }
+    let totals = &totals["totals"];
+    assert_eq!(
+        (&totals["stats"]["accepted"], &totals["finish_reason"]),
+        (&accepted.into(), &"length".into())
+    );
+
+    greedy(model, &["-k", "3", "--trace", page.to_str().unwrap()]);
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(page.starts_with("<!doctype html>") && page.trim_end().ends_with("</html>"));
+    assert!(page.contains("class=\"t d\"") && page.contains("class=\"t o\"") && !page.contains("http"));
+}
+
+#[test]
+fn a_trace_that_cannot_be_written_is_told_first() {
+    let error = run(&mut specgen(&["generate", "--trace", "no/such/folder/t.jsonl", "x"])).fails(1);
+    assert!(error.starts_with("no/such/folder/t.jsonl: "), "{error}");
+    let found = run(&mut specgen(&["generate", "--trace", "t.jsonl", "--num-samples", "2", "x"]));
+    assert_eq!(found.code, Some(2), "{}", found.stderr);
+}
