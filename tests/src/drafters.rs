@@ -26,6 +26,13 @@ pub fn all(target: &Arc<dyn Model>, other: &Arc<dyn Model>, text: &[u32], end_id
     let vocab = vocab_size as u32;
     let oracle = text.to_vec();
     let wrong = text.to_vec();
+    let told = |text: &[u32]| {
+        let corpus = Corpus::default();
+        corpus.add(text);
+        Arc::new(corpus)
+    };
+    let mut nearly = text.to_vec();
+    nearly.iter_mut().skip(3).step_by(5).for_each(|token| *token = (*token + 1) % vocab);
     let suffix = || CompositeDrafter::new(Arc::new(Corpus::default()));
     let model = || Arc::new(ModelDrafter::new(other.clone(), vocab_size)) as Arc<dyn Drafter>;
     let at = |text: &[u32], i: usize| text.get(i).copied().unwrap_or(i as u32 % 3);
@@ -42,6 +49,9 @@ pub fn all(target: &Arc<dyn Model>, other: &Arc<dyn Model>, text: &[u32], end_id
                 ModelDrafter::new(other.clone(), vocab_size).with_memory(Arc::new(TokenMemory::default())),
             ),
         ),
+        ("a corpus of the very text", Arc::new(CompositeDrafter::new(told(text)))),
+        ("a corpus of another text", Arc::new(CompositeDrafter::new(told(&[3, 1, 2, 0, 2, 1])))),
+        ("a prediction that is nearly right", Arc::new(Expecting(suffix(), nearly))),
         ("suffix", Arc::new(suffix())),
         ("suffix, and another model", Arc::new(suffix().with_model(model()))),
         (
@@ -105,11 +115,35 @@ impl Model for SmallHead {
     }
 }
 
+/// Whether what a drafter drafts depends on other texts that it has seen.
+pub fn learns(name: &str) -> bool {
+    ["learns", "suffix", "corpus"].iter().any(|word| name.contains(word))
+}
+
 /// A toy of `draft_size` tokens that drafts for a target of `target_size` others.
 fn in_other_words(target_size: usize, draft_size: usize) -> Arc<dyn Drafter> {
     let (target, draft) = (vocabularies::of_target(target_size), vocabularies::of_draft(draft_size));
     let vocab = DraftVocab::Other(Arc::new(Translator::new(&target, &draft)));
     Arc::new(ModelDrafter::with_vocab(Arc::new(ToyModel::new(draft_size, 7, 6.0)), vocab))
+}
+
+/// Expects the same of every text.
+struct Expecting(CompositeDrafter, Vec<u32>);
+
+impl Drafter for Expecting {
+    fn new_state(&self) -> Box<dyn DraftState> {
+        let mut state = self.0.new_state();
+        assert!(self.0.expect(state.as_mut(), &self.1));
+        state
+    }
+
+    fn draft(&self, requests: &mut [DraftRequest<'_>]) -> Result<Vec<Result<Draft>>> {
+        self.0.draft(requests)
+    }
+
+    fn expect(&self, _state: &mut dyn DraftState, _prediction: &[u32]) -> bool {
+        true
+    }
 }
 
 /// Guesses by a rule from the text's length and k.

@@ -16,7 +16,8 @@ use crate::enumeration::exact;
 
 /// Every plan whose lengths vary.
 pub fn all() -> Vec<Plan> {
-    vec![Plan::Auto, Plan::Window, Plan::Confidence(0.3), Plan::Custom(Arc::new(Adversary { max_tokens: 9 }))]
+    let adversary = Arc::new(Adversary { max_tokens: 9 });
+    vec![Plan::Auto, Plan::Window, Plan::Confidence(0.3), Plan::Trees(9), Plan::Custom(adversary)]
 }
 
 /// Decides by the hash of everything it is told, drawn tokens included: whatever can bend a distribution, this does.

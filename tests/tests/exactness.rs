@@ -574,11 +574,14 @@ fn neighbours_in_a_batch_change_nothing() {
                 verify: Some(verify),
                 ..SamplingParams::default()
             };
+            // A ratio test draws anew where drafts differ, and who learns from one text drafts another otherwise.
+            let by_ratio =
+                |verify| if drafters::learns(drafter_name) { Verification::Coupled } else { verify };
             let params = [
                 SamplingParams::greedy(),
-                sampled(11, 1.0, Verification::Rejection),
+                sampled(11, 1.0, by_ratio(Verification::Rejection)),
                 sampled(12, 0.8, Verification::Coupled),
-                sampled(13, 1.2, Verification::Block),
+                sampled(13, 1.2, by_ratio(Verification::Block)),
             ];
             let alone: Vec<_> = prompts
                 .iter()

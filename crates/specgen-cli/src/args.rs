@@ -168,7 +168,7 @@ pub(crate) struct BenchArgs {
     )]
     #[arg(allow_negative_numbers = true, value_parser = |s: &str| plan::length(s, 1))]
     lengths: Vec<Plan>,
-    /// Rules that choose lengths, beside those of -k: auto, window, confidence[:P]
+    /// Rules that choose lengths, beside those of -k: auto, window, confidence[:P], tree:N
     #[arg(long = "draft-plan", value_name = "PLAN,…", value_delimiter = ',', value_parser = plan::plan, help_heading = "Texts")]
     rules: Vec<Plan>,
     /// A file of prompts instead of the built-in ones

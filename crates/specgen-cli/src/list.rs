@@ -51,7 +51,7 @@ fn row(entry: &ListEntry) -> [String; 6] {
         entry.licence.clone(),
         if entry.present { "yes" } else { "no" }.into(),
         if entry.tested { "tested" } else { "not yet run" }.into(),
-        entry.recommended_draft.clone().unwrap_or_else(|| "ngram".into()),
+        entry.recommended_draft.clone().unwrap_or_else(|| "suffix".into()),
     ]
 }
 

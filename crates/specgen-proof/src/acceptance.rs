@@ -15,7 +15,7 @@ use specgen::{
     distribution::Distribution,
     draft::Draft,
     sampling::{History, Sampler},
-    verify::{Chooser, Picker, block, rejection},
+    verify::{Chooser, Picker, block, recursive, rejection},
 };
 
 use crate::{
@@ -32,7 +32,7 @@ pub struct Acceptance {
     pub rule: &'static str,
     /// Rounds with a draft.
     pub rounds: usize,
-    /// Drafted tokens.
+    /// Drafted tokens, of trees those of the longest path.
     pub drafted: usize,
     /// How many of them stood.
     pub accepted: usize,
@@ -117,14 +117,15 @@ impl Acceptance {
     /// Takes in a round with the probability of each number of accepted tokens.
     fn add(&mut self, round: &Round<'_>, forecast: &[f64]) {
         let mean: f64 = forecast.iter().zip(0..).map(|(p, n)| p * f64::from(n)).sum();
+        let depth = depth(round.draft);
         self.rounds += 1;
-        self.drafted += round.draft.len();
+        self.drafted += depth;
         self.accepted += round.num_accepted;
         self.predicted += mean;
-        if self.by_position.len() < round.draft.len() {
-            self.by_position.resize(round.draft.len(), Position::default());
+        if self.by_position.len() < depth {
+            self.by_position.resize(depth, Position::default());
         }
-        for (i, position) in self.by_position.iter_mut().enumerate().take(round.draft.len()) {
+        for (i, position) in self.by_position.iter_mut().enumerate().take(depth) {
             position.drafted += 1;
             position.accepted += usize::from(round.num_accepted > i);
             position.predicted += forecast[i + 1..].iter().sum::<f64>();
@@ -137,7 +138,7 @@ struct Round<'a> {
     /// The text it began after.
     before: &'a [u32],
     draft: &'a Draft,
-    /// The target's distribution after each prefix of the draft.
+    /// The target's distribution behind the text, and behind each token of the draft.
     p: &'a [Distribution],
     num_accepted: usize,
 }
@@ -199,20 +200,32 @@ fn run(
         draft.truncate(logits.len() - 1);
 
         let mut p = Vec::with_capacity(logits.len());
-        for (i, row) in logits.iter().enumerate() {
-            p.push(sampler.distribution(row, &history)?);
-            if let Some(&id) = draft.tokens.get(i) {
-                sampler.push(&mut history, id, row);
+        for (node, row) in logits.iter().enumerate() {
+            let path = path(&draft, node);
+            for pair in path.windows(2) {
+                sampler.push(&mut history, draft.tokens[pair[1] - 1], &logits[pair[0]]);
             }
+            p.push(sampler.distribution(row, &history)?);
+            history.truncate_output(before - prompt.ids.len());
         }
-        history.truncate_output(before - prompt.ids.len());
         let (before, new) = sequence.tokens().split_at(before);
         see(&Round { before, draft: &draft, p: &p, num_accepted: new.len() - 1 });
-        for (&id, row) in new.iter().zip(&logits) {
-            sampler.push(&mut history, id, row);
+        let mut node = 0;
+        for &id in new {
+            sampler.push(&mut history, id, &logits[node]);
+            node =
+                draft.children(node).find(|&child| draft.tokens[child] == id).map_or(node, |child| child + 1);
         }
     }
     Ok(())
+}
+
+/// The nodes from the pending token, 0, to `node`; a draft's token `i` is node `i + 1`.
+fn path(draft: &Draft, node: usize) -> Vec<usize> {
+    let parent = |&node: &usize| Some(draft.parent(node.checked_sub(1)?).map_or(0, |parent| parent + 1));
+    let mut path: Vec<usize> = std::iter::successors(Some(node), parent).collect();
+    path.reverse();
+    path
 }
 
 fn entropy(p: &Distribution) -> f64 {
@@ -224,13 +237,20 @@ fn forecast(rule: Verification, draft: &Draft, p: &[Distribution]) -> Vec<f64> {
     let law = enumerate(|chooser| {
         let mut judge = Judge { chooser, draft };
         let row = |i: usize| Ok(p[i].clone());
-        let verdict = match rule {
-            Verification::Block => block(draft, row, &mut judge),
-            _ => rejection(draft, row, &mut judge),
-        };
-        verdict.ok().map(|verdict| verdict.num_accepted)
+        match rule {
+            _ if draft.parents.is_some() => {
+                recursive(draft, row, &mut judge).ok().map(|found| found.path.len())
+            }
+            Verification::Block => block(draft, row, &mut judge).ok().map(|verdict| verdict.num_accepted),
+            _ => rejection(draft, row, &mut judge).ok().map(|verdict| verdict.num_accepted),
+        }
     });
-    (0..=draft.len()).map(|n| law.get(&Some(n)).copied().unwrap_or(0.0)).collect()
+    (0..=depth(draft)).map(|n| law.get(&Some(n)).copied().unwrap_or(0.0)).collect()
+}
+
+/// Tokens of the longest path.
+fn depth(draft: &Draft) -> usize {
+    draft.tip().map_or(0, |tip| draft.depth(tip) + 1)
 }
 
 /// Takes both ways of what decides over a drafted token, and any way of what does not.
@@ -247,17 +267,18 @@ impl Chooser for Judge<'_> {
 
 impl Picker for Judge<'_> {
     fn pick(&mut self, index: usize, weights: impl Iterator<Item = (u32, f64)>) -> Option<u32> {
-        let drafted = self.draft.tokens.get(index).copied();
-        let (mut of_drafted, mut of_others, mut other) = (0.0, 0.0, None);
+        let drafted = self.draft.children(index).map(|child| (self.draft.tokens[child], 0.0));
+        let mut options: Vec<(u32, f64)> = drafted.collect();
+        let (mut of_others, mut other) = (0.0, None);
         for (id, weight) in weights {
-            if Some(id) == drafted {
-                of_drafted += weight;
-            } else if weight > 0.0 {
-                (of_others, other) = (of_others + weight, Some(id));
+            match options.iter_mut().find(|(drafted, _)| *drafted == id) {
+                Some((_, of_drafted)) => *of_drafted += weight,
+                None if weight > 0.0 => (of_others, other) = (of_others + weight, Some(id)),
+                None => {}
             }
         }
         // In any order, but always the same one.
-        let options = [(drafted.unwrap_or_default(), of_drafted), (other.unwrap_or_default(), of_others)];
+        options.push((other.unwrap_or_default(), of_others));
         self.chooser.decide(options.into_iter())
     }
 }

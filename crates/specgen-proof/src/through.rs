@@ -44,6 +44,10 @@ impl<F: Fn(&Batch<'_>, &mut Output) + Send + Sync> Model for TargetThrough<F> {
     fn op_times(&self) -> Vec<(&'static str, Duration)> {
         self.inner.op_times()
     }
+
+    fn knows_trees(&self) -> bool {
+        self.inner.knows_trees()
+    }
 }
 
 /// A drafter.

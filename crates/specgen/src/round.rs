@@ -121,11 +121,12 @@ impl Rounds {
 
     fn draft(&self, sequences: &mut [&mut Sequence]) -> Result<Vec<Result<Draft>>> {
         let num_texts = sequences.len();
+        let knows_trees = self.target.knows_trees();
         let mut requests: Vec<_> = sequences
             .iter_mut()
             .map(|sequence| {
                 let (room, noise, branches) =
-                    (sequence.draft_room(), sequence.draft_noise(), sequence.may_branch());
+                    (sequence.draft_room(), sequence.draft_noise(), knows_trees && sequence.may_branch());
                 let Sequence { tokens, memory, sampler, history, limits, pace, asked, .. } = &mut **sequence;
                 let k = pace.begin(Outlook { room, text_len: tokens.len(), num_texts }).min(room);
                 *asked = k;

@@ -15,7 +15,8 @@ pub(crate) struct PlanArgs {
     #[arg(allow_negative_numbers = true, value_parser = |s: &str| length(s, 0))]
     length: Option<Plan>,
     /// How lengths are chosen where -k gives none: `auto`, `window` (2 to 8 by the share accepted of late, whatever it
-    /// costs) or `confidence[:P]` (as long as the draft gives its best guess probability P, 0.75 unless given)
+    /// costs), `confidence[:P]` (as long as the draft gives its best guess probability P, 0.75 unless given) or `tree:N`
+    /// (always N tokens, second thoughts among them)
     #[arg(long = "draft-plan", value_name = "PLAN", value_parser = plan)]
     rule: Option<Plan>,
 }
@@ -47,8 +48,11 @@ pub(super) fn length(text: &str, min: usize) -> Result<Plan, String> {
 /// A rule that chooses lengths.
 pub(super) fn plan(text: &str) -> Result<Plan, String> {
     match text.parse() {
+        Ok(Plan::Trees(k)) if !(1..=MAX_DRAFT_TOKENS).contains(&k) => {
+            Err(format!("a tree of 1 to {MAX_DRAFT_TOKENS} tokens is wanted"))
+        }
         Ok(Plan::Fixed(_)) | Err(_) => {
-            Err("auto, window, confidence or confidence:P with P from 0 to 1 is wanted".into())
+            Err("auto, window, confidence, confidence:P with P from 0 to 1, or tree:N is wanted".into())
         }
         Ok(plan) => Ok(plan),
     }

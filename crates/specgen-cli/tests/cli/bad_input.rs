@@ -18,7 +18,7 @@ fn options_that_make_no_sense() {
         ),
         (
             "generate x --draft-plan 4",
-            "error: invalid value '4' for '--draft-plan <PLAN>': auto, window, confidence or confidence:P with P from 0 to 1 is wanted",
+            "error: invalid value '4' for '--draft-plan <PLAN>': auto, window, confidence, confidence:P with P from 0 to 1, or tree:N is wanted",
         ),
         (
             "generate x -n -1",

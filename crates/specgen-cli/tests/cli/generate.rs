@@ -41,7 +41,7 @@ fn json_has_every_field_in_its_type() {
     assert_eq!(answer["finish_reason"], "length");
     assert_eq!(answer["seed"], u64::MAX);
     assert_eq!(answer["verify"], "coupled");
-    assert_eq!(answer["draft"], "ngram");
+    assert_eq!(answer["draft"], "suffix");
     let ids = |name: &str| {
         let ids = answer[name].as_array().unwrap();
         assert!(ids.iter().all(Value::is_u64), "{name}");

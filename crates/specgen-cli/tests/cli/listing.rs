@@ -12,7 +12,7 @@ fn list_as_a_table() {
     assert_eq!(head, ["NAME", "SIZE", "LICENCE", "HERE", "TESTED", "DRAFT"]);
     let default = lines.find(|line| line.starts_with("smollm2-135m-instruct ")).unwrap();
     let cells: Vec<&str> = default.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
-    assert_eq!(cells, ["smollm2-135m-instruct", "98.4 MB", "Apache-2.0", "no", "tested", "ngram"]);
+    assert_eq!(cells, ["smollm2-135m-instruct", "98.4 MB", "Apache-2.0", "no", "tested", "suffix"]);
 }
 
 #[test]

@@ -266,3 +266,113 @@ impl Drafter for CompositeDrafter {
         self.model.iter().for_each(|model| model.forget());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::{
+        Engine, SamplingParams,
+        draft::{Budget, DraftNoise, ModelDrafter},
+        model::ToyModel,
+        rng::{Noise, RoundNoise},
+    };
+
+    /// A draft of up to `k` tokens behind `prompt` and `output`, without a plan.
+    fn draft(
+        drafter: &dyn Drafter,
+        state: &mut dyn DraftState,
+        prompt: &[u32],
+        output: &[u32],
+        k: usize,
+    ) -> Draft {
+        let sampler = Sampler::new(&SamplingParams::greedy(), 50).unwrap();
+        let mut history = History::new(prompt);
+        output.iter().for_each(|&id| history.push(id));
+        let tokens = [prompt, output].concat();
+        let request = DraftRequest {
+            state,
+            tokens: &tokens,
+            k,
+            sampler: &sampler,
+            history: &mut history,
+            noise: DraftNoise::Own(RoundNoise::draft(Noise::new(1), 0, 0)),
+            end_ids: &[],
+            branches: true,
+            budget: Budget::default(),
+        };
+        drafter.draft(&mut [request]).unwrap().pop().unwrap().unwrap()
+    }
+
+    fn sources(draft: &Draft) -> Vec<Source> {
+        draft.signals().map(|signal| signal.source).collect()
+    }
+
+    #[test]
+    fn a_prediction_is_followed_and_found_again() {
+        let drafter = CompositeDrafter::new(Arc::default());
+        let mut state = drafter.new_state();
+        assert!(drafter.expect(state.as_mut(), &[10, 11, 12, 13, 14, 15, 16]));
+        let mut next = |output: &[u32]| draft(&drafter, state.as_mut(), &[1, 2], output, 3).tokens;
+        assert_eq!(next(&[]), [10, 11, 12]);
+        assert_eq!(next(&[10, 11]), [12, 13, 14]);
+        // The text left the prediction for a token, and came back.
+        assert_eq!(next(&[10, 11, 40, 13, 14]), [15, 16]);
+        assert!(next(&[10, 11, 40]).is_empty());
+        assert!(drafter.expect(state.as_mut(), &[]));
+        assert!(draft(&drafter, state.as_mut(), &[1, 2], &[], 3).is_empty());
+    }
+
+    #[test]
+    fn a_text_that_is_over_is_guessed_from_and_forgotten_on_demand() {
+        let corpus = Arc::new(Corpus::default());
+        let drafter = CompositeDrafter::new(corpus.clone());
+        let mut state = drafter.new_state();
+        draft(&drafter, state.as_mut(), &[1, 2, 3, 4, 5, 6], &[7, 8], 1);
+        // Another text begins as it does; what is common is not told twice.
+        let mut fork = drafter.fork_state(state.as_mut()).unwrap();
+        draft(&drafter, fork.as_mut(), &[1, 2, 3, 4, 5, 6], &[7, 8, 9], 1);
+        drop((state, fork));
+        assert_eq!(corpus.len(), "|12345678|9".len());
+        let mut state = drafter.new_state();
+        let found = draft(&drafter, state.as_mut(), &[20, 4, 5], &[], 3);
+        assert_eq!((found.tokens.as_slice(), sources(&found)), (&[6, 7, 8][..], vec![Source::Corpus; 3]));
+        drafter.forget();
+        assert!(draft(&drafter, state.as_mut(), &[20, 4, 5], &[], 3).is_empty());
+    }
+
+    #[test]
+    fn a_model_goes_on_behind_a_sure_guess_and_begins_where_there_is_none() {
+        let model = ModelDrafter::new(Arc::new(ToyModel::new(50, 2, 6.0)), 50);
+        let drafter = CompositeDrafter::new(Arc::default()).with_model(Arc::new(model));
+        let mut state = drafter.new_state();
+        let found = draft(&drafter, state.as_mut(), &[1, 2, 3, 4], &[], 3);
+        assert_eq!(sources(&found), [Source::Model; 3]);
+        // Six tokens are repeated, and that the text ends there is no reason not to go on.
+        drafter.expect(state.as_mut(), &[30, 31]);
+        let found = draft(&drafter, state.as_mut(), &[1, 2, 3, 4], &[], 4);
+        assert_eq!(sources(&found), [Source::Prediction, Source::Prediction, Source::Model, Source::Model]);
+    }
+
+    /// What was expected comes true, in fewer rounds.
+    #[test]
+    fn a_prediction_that_comes_true_saves_rounds() {
+        let target = Arc::new(ToyModel::new(50, 1, 6.0));
+        let drafter = Arc::new(CompositeDrafter::new(Arc::default()));
+        let engine = Engine::from_parts(target, drafter.clone(), 5, &[]);
+        let run = |prediction: Option<&[u32]>| {
+            drafter.forget();
+            let mut session = engine.session(SamplingParams::greedy()).unwrap();
+            if let Some(prediction) = prediction {
+                session = session.with_prediction(prediction).unwrap();
+            }
+            let mut generation = session.generate(&[1u32, 2][..], 40).unwrap();
+            generation.by_ref().for_each(|piece| drop(piece.unwrap()));
+            (generation.tokens().to_vec(), generation.stats().rounds)
+        };
+        let (text, _) = run(None);
+        let (again, rounds) = run(Some(&text));
+        assert_eq!((again, rounds), (text, 7));
+    }
+}

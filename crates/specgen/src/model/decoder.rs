@@ -162,6 +162,10 @@ impl<B: Backend> Model for Decoder<B> {
         &self.info
     }
 
+    fn knows_trees(&self) -> bool {
+        true
+    }
+
     fn read_weights(&self) {
         self.linears().for_each(|linear| self.backend.read_linear(linear));
     }

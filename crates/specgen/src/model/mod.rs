@@ -42,6 +42,11 @@ pub trait Model: Send + Sync {
     /// What a caller needs to know of it.
     fn info(&self) -> &ModelInfo;
 
+    /// Whether a slice may be a tree ([`Slice::tree`]). Where it may not, nobody drafts one.
+    fn knows_trees(&self) -> bool {
+        false
+    }
+
     /// Reads the weights a pass reads, and does nothing with them: what the time of a pass is measured
     /// against.
     fn read_weights(&self) {}

@@ -1,11 +1,7 @@
 //! `ToyModel`: a table of logits that plays a language model, for docs and tests that download nothing.
 
 use super::{Batch, Model, ModelInfo, Output, Rows};
-use crate::{
-    cache::KvCache,
-    error::{Error, Result},
-    rng::split_mix,
-};
+use crate::{cache::KvCache, error::Result, rng::split_mix};
 
 /// Logits that depend on the last two tokens through a seeded hash: cheap, deterministic, with the rollback
 /// and row semantics of a real model.
@@ -60,11 +56,9 @@ impl Model for ToyModel {
         out.begin(batch, self.info.vocab_size);
         for slice in &batch.slices {
             super::decoder::check_slice(slice, &self.info)?;
-            if slice.tree.is_some() {
-                return Err(Error::Unsupported("the toy model knows no draft trees".into()));
-            }
         }
         for slice in &mut batch.slices {
+            let base = slice.cache.len();
             slice.cache.extend(slice.tokens);
             let len = slice.cache.len();
             let wanted = match slice.rows {
@@ -72,7 +66,14 @@ impl Model for ToyModel {
                 rows => rows.count(slice.tokens.len()),
             };
             for end in len - wanted + 1..=len {
-                out.push_row(&self.logits_after(&slice.cache.tokens()[..end]));
+                let seen = match slice.tree {
+                    None => slice.cache.tokens()[..end].to_vec(),
+                    Some(tree) => {
+                        let path = tree.path(end - 1 - base).iter().map(|&node| slice.tokens[node as usize]);
+                        slice.cache.tokens()[..base].iter().copied().chain(path).collect()
+                    }
+                };
+                out.push_row(&self.logits_after(&seen));
             }
         }
         Ok(())
@@ -84,5 +85,9 @@ impl Model for ToyModel {
 
     fn info(&self) -> &ModelInfo {
         &self.info
+    }
+
+    fn knows_trees(&self) -> bool {
+        true
     }
 }

@@ -92,15 +92,16 @@ mod tests {
         }
     }
 
+    /// Where a pair of other vocabularies was measured to pay, too.
     #[test]
     fn drafts_are_smaller_models_of_the_same_family() {
         for manifest in manifests() {
             let draft = manifest.recommended_draft.as_deref().unwrap();
-            if draft == "ngram" {
+            if draft == "suffix" {
                 continue;
             }
             let draft = manifests().iter().find(|other| other.name == draft).expect(draft);
-            assert_eq!(draft.architecture, manifest.architecture, "{}", manifest.name);
+            assert!(draft.architecture == manifest.architecture || manifest.tested, "{}", manifest.name);
             assert!(draft.size().unwrap().0 * 2 < manifest.size().unwrap().0, "{}", manifest.name);
         }
     }

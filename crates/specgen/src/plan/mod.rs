@@ -51,6 +51,8 @@ pub enum Plan {
     Window,
     /// As long as the draft gives its best guess at least this probability.
     Confidence(f32),
+    /// Always trees of so many tokens, as far as the drafter has second thoughts.
+    Trees(usize),
     /// One's own.
     Custom(Arc<dyn Planner>),
 }
@@ -69,6 +71,7 @@ impl fmt::Display for Plan {
             Self::Fixed(k) => write!(f, "{k}"),
             Self::Window => f.write_str("window"),
             Self::Confidence(floor) => write!(f, "confidence:{floor}"),
+            Self::Trees(k) => write!(f, "tree:{k}"),
             Self::Custom(_) => f.write_str("custom"),
         }
     }
@@ -83,21 +86,23 @@ impl fmt::Debug for Plan {
 impl FromStr for Plan {
     type Err = Error;
 
-    /// `auto`, `window`, `confidence`, `confidence:P`, or a number of tokens.
+    /// `auto`, `window`, `confidence`, `confidence:P`, `tree:N`, or a number of tokens.
     fn from_str(text: &str) -> Result<Self> {
         let plan = match text {
             "auto" => Some(Self::Auto),
             "window" => Some(Self::Window),
             "confidence" => Some(Self::Confidence(DEFAULT_FLOOR)),
-            _ => match text.strip_prefix("confidence:") {
-                Some(floor) => floor.parse().ok().map(Self::Confidence),
+            _ => match text.split_once(':') {
+                Some(("confidence", floor)) => floor.parse().ok().map(Self::Confidence),
+                Some(("tree", k)) => k.parse().ok().map(Self::Trees),
+                Some(_) => None,
                 None => text.parse().ok().map(Self::Fixed),
             },
         };
         plan.filter(|plan| plan.check().is_ok()).ok_or_else(|| {
             Error::InvalidArgument(format!(
-                "plan `{text}` is unknown; wanted auto, window, confidence, confidence:P with P between 0 and 1, or a \
-                 number of tokens"
+                "plan `{text}` is unknown; wanted auto, window, confidence, confidence:P with P between 0 and 1, \
+                 tree:N, or a number of tokens"
             ))
         })
     }
@@ -128,6 +133,7 @@ impl Plan {
             Self::Fixed(k) => *k,
             Self::Window => simple::WINDOW_MAX,
             Self::Confidence(_) => simple::FLOOR_MAX,
+            Self::Trees(k) => *k,
             Self::Custom(planner) => planner.max_tokens(),
         }
     }
@@ -139,6 +145,7 @@ impl Plan {
             Self::Fixed(k) => Arc::new(simple::Fixed(*k)),
             Self::Window => Arc::new(simple::Window),
             Self::Confidence(floor) => Arc::new(simple::Floor(*floor)),
+            Self::Trees(k) => Arc::new(simple::Trees(*k)),
             Self::Custom(planner) => planner.clone(),
         }
     }

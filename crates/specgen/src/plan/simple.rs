@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Outcome, Outlook, Pace, Planner};
+use super::{Choice, Outcome, Outlook, Pace, Planner};
 use crate::verify::{Draft, Signal};
 
 /// Always so many.
@@ -66,6 +66,45 @@ impl Pace for Floor {
     fn keep(&mut self, draft: &Draft, _least: usize) -> usize {
         let is_unsure = |signal: Signal| signal.confidence.is_some_and(|sure| sure < self.0);
         draft.signals().position(is_unsure).unwrap_or(draft.len())
+    }
+
+    fn fork(&self) -> Box<dyn Pace> {
+        Box::new(*self)
+    }
+}
+
+/// Always trees of so many tokens: second thoughts that are likely enough come before going deeper.
+#[derive(Clone, Copy)]
+pub(super) struct Trees(pub(super) usize);
+
+/// The least that a model thinks of a second thought of such a tree.
+const LIKELY: f32 = 0.05;
+
+impl Planner for Trees {
+    fn new_pace(&self) -> Box<dyn Pace> {
+        Box::new(*self)
+    }
+
+    fn max_tokens(&self) -> usize {
+        self.0
+    }
+}
+
+impl Pace for Trees {
+    fn begin(&mut self, outlook: Outlook) -> usize {
+        self.0.min(outlook.room)
+    }
+
+    fn wants_prompt(&mut self, _len: usize) -> bool {
+        self.0 > 0
+    }
+
+    fn choose(&mut self, _num_before: usize, guesses: &mut [Draft], has_model: bool) -> Choice {
+        Choice { branches: true, ..Choice::by_confidence(guesses, has_model) }
+    }
+
+    fn branch(&mut self, _num_drafted: usize, confidence: f32) -> bool {
+        confidence >= LIKELY
     }
 
     fn fork(&self) -> Box<dyn Pace> {

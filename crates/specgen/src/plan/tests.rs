@@ -346,7 +346,7 @@ fn an_unpaid_draft_model_is_left_alone() {
 
 #[test]
 fn plans_read_as_they_are_written() {
-    for text in ["auto", "window", "confidence:0.9", "7", "0"] {
+    for text in ["auto", "window", "confidence:0.9", "tree:6", "7", "0"] {
         assert_eq!(text.parse::<Plan>().unwrap().to_string(), text);
     }
     assert_eq!("confidence".parse::<Plan>().unwrap().to_string(), "confidence:0.75");
