@@ -1,8 +1,15 @@
 //! Weights for tests: a plain quantiser for the 32-element and dense formats, random valid blocks for all.
+//! And the CPU's rate, for those who time kernels.
+#![allow(unsafe_code)]
+#![allow(unsafe_op_in_unsafe_fn, reason = "the contract of `Isa` covers what `dispatch` makes")]
+
+use std::hint::black_box;
+use std::time::Instant;
 
 use half::{bf16, f16};
 
 use crate::Format;
+use crate::isa::{Level, dispatch};
 
 /// Every format.
 pub const FORMATS: [Format; 13] = [
@@ -20,6 +27,28 @@ pub const FORMATS: [Format; 13] = [
     Format::Q5_K,
     Format::Q6_K,
 ];
+
+/// Seconds that a multiplication and addition of sixteen f32 takes where none waits for another; the best of
+/// some.
+pub fn fma_seconds() -> f64 {
+    const TIMES: usize = 20_000;
+    let burst = |_| {
+        let start = Instant::now();
+        let x = black_box(0.5f32);
+        black_box(dispatch!(Level::get(), |S| fn(x: f32) -> f32 {
+            let x = S::splat_f(x);
+            let mut sums = [x; 12];
+            for _ in 0..TIMES {
+                for sum in &mut sums {
+                    *sum = S::fma(*sum, x, x);
+                }
+            }
+            sums.into_iter().map(|sum| S::sum_f(sum)).sum()
+        }));
+        start.elapsed().as_secs_f64() / (12 * TIMES) as f64
+    };
+    (0..200).map(burst).fold(f64::MAX, f64::min)
+}
 
 /// Quantises `x` to the nearest representable values, block by block. `None` for the K formats, whose
 /// scales need a search (use [`random`]), and where `x` is not whole blocks.

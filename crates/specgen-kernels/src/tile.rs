@@ -194,9 +194,16 @@ impl<L: Layout> Rows<L> {
         *self.total.add(r) * L::SHAPE.offset
     }
 
+    /// Where the sums of sub-blocks `2 pair` and `2 pair + 1` of row `r` are.
+    #[inline(always)]
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) unsafe fn sum_pair(self, r: usize, pair: usize) -> *const i16 {
+        self.sums.add(r * L::SHAPE.subs + 2 * pair)
+    }
+
     /// The sum of sub-block `s` of row `r`.
     #[inline(always)]
-    pub(crate) unsafe fn sum(self, r: usize, s: usize) -> i16 {
+    unsafe fn sum(self, r: usize, s: usize) -> i16 {
         *self.sums.add(r * L::SHAPE.subs + s)
     }
 }

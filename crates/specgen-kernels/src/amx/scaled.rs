@@ -166,13 +166,12 @@ unsafe fn run<L: Fold>(job: &Job<'_>, tiles: Range<usize>) {
         }
     };
     let mut folded = [const { Folded { high: [[[0; LINE]; 16]; 4], low: [[[0; LINE]; 16]; 4] } }; 2];
-    let mut sums = [const { Sums([[[[0; TILE]; ROWS]; 2]; 2]) }; 2];
+    let mut sums = Sums([[[[0; TILE]; ROWS]; 2]; 2]);
     let mut rest = Rest { job, acc: [[[0.0; TILE]; ROWS]; GROUPS] };
     let groups = groups(job.m);
     for first in (0..groups).step_by(GROUPS) {
         let groups = first..groups.min(first + GROUPS);
         let [mut now, mut next] = folded.each_mut();
-        let [mut older, mut newer] = sums.each_mut();
         let mut before: Option<Step> = None;
         (0..4).for_each(|quarter| unpack::<L>(&at(tiles.start, 0), quarter, now));
         for tile in tiles.clone() {
@@ -185,20 +184,23 @@ unsafe fn run<L: Fold>(job: &Job<'_>, tiles: Range<usize>) {
                     let step =
                         Step { tile, block: at(tile, b), b, blocks, group, is_pair: group + 1 < groups.end };
                     if step.is_pair {
-                        product::<L, 2>(now, step.rows(job), beside.take(), next, newer);
+                        product::<L, 2>(now, step.rows(job), beside.take(), next);
                     } else {
-                        product::<L, 1>(now, step.rows(job), beside.take(), next, newer);
+                        product::<L, 1>(now, step.rows(job), beside.take(), next);
                     }
+                    // The sums before are read ahead of storing these: loads would wait for stores that the
+                    // unit has yet to compute, wherever the low bits of their addresses agree.
+                    let is_pair = step.is_pair;
                     if let Some(before) = before.replace(step) {
-                        rest.join::<L>(&before, older);
+                        rest.join::<L>(&before, &sums);
                     }
-                    std::mem::swap(&mut older, &mut newer);
+                    store(is_pair, &mut sums);
                 }
                 std::mem::swap(&mut now, &mut next);
             }
         }
         if let Some(before) = before {
-            rest.join::<L>(&before, older);
+            rest.join::<L>(&before, &sums);
         }
     }
 }
@@ -225,14 +227,13 @@ unsafe fn unpack<L: Fold>(block: &Block, quarter: usize, to: &mut Folded) {
     }
 }
 
-/// Sums of a block for one or two groups of rows; meanwhile `coming` is unpacked to `next`.
+/// Sums of a block for one or two groups of rows, left in the unit; meanwhile `coming` is unpacked to `next`.
 #[inline(always)]
 unsafe fn product<L: Fold, const G: usize>(
     weights: &Folded,
     x: [Rows<L>; G],
     coming: Option<&Block>,
     next: &mut Folded,
-    sums: &mut Sums,
 ) {
     asm!("tilezero tmm0", "tilezero tmm1", options(nostack, nomem));
     if G == 2 {
@@ -259,10 +260,15 @@ unsafe fn product<L: Fold, const G: usize>(
             unpack::<L>(coming, quarter, next);
         }
     }
+}
+
+/// Stores what [`product`] has left.
+#[inline(always)]
+unsafe fn store(is_pair: bool, sums: &mut Sums) {
     let [first, second] = &mut sums.0;
     asm!("tilestored [{} + {}], tmm0", in(reg) &mut first[0], in(reg) LINE, options(nostack));
     asm!("tilestored [{} + {}], tmm1", in(reg) &mut first[1], in(reg) LINE, options(nostack));
-    if G == 2 {
+    if is_pair {
         asm!("tilestored [{} + {}], tmm2", in(reg) &mut second[0], in(reg) LINE, options(nostack));
         asm!("tilestored [{} + {}], tmm3", in(reg) &mut second[1], in(reg) LINE, options(nostack));
     }
@@ -282,6 +288,17 @@ unsafe fn dot<L: Fold, const C: usize>() {
         };
     }
     if L::SIGNED && matches!(C, 0 | 2) { dot!("tdpbssd") } else { dot!("tdpbsud") }
+}
+
+/// `acc` and the products of minimums with two sums. Assembly, as the compiler makes two instructions of the
+/// one, which costs more here than waiting for it.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vnni")]
+unsafe fn add_pair(acc: __m512i, min: __m512i, sums: *const i16) -> __m512i {
+    let mut acc = acc;
+    asm!("vpdpwssd {acc}, {min}, dword ptr [{sums}]{{1to16}}", acc = inout(zmm_reg) acc,
+        min = in(zmm_reg) min, sums = in(reg) sums, options(pure, readonly, nostack, preserves_flags));
+    acc
 }
 
 /// Where a product stands in a matmul.
@@ -349,7 +366,7 @@ impl Rest<'_> {
             let t = if shape.min {
                 let mut m = _mm512_setzero_si512();
                 for (pair, min) in mins.iter().enumerate().take(shape.subs / 2) {
-                    m = Avx512::dot2(m, *min, [x.sum(r, 2 * pair), x.sum(r, 2 * pair + 1)]);
+                    m = add_pair(m, *min, x.sum_pair(r, pair));
                 }
                 Avx512::fms(d, i, Avx512::mul_f(dmin, Avx512::to_f(m)))
             } else {
