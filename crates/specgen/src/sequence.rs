@@ -17,7 +17,7 @@ use crate::{
     score::ScoredRows,
     stats::{Round, Stats},
     text::TextOutput,
-    verify::{Descent, DraftNoise, Verdict, Verification},
+    verify::{Descent, DraftNoise, Source, Verdict, Verification},
 };
 
 /// Why a text ended.
@@ -163,6 +163,12 @@ pub struct RoundRecord {
     pub k: usize,
     /// What it drafted and the target scored; where the text ended inside it, what lies behind the end too.
     pub drafted: Vec<u32>,
+    /// Who guessed each of these tokens.
+    pub sources: Vec<Source>,
+    /// The one that each would follow, by index; `None`: the text.
+    pub parents: Vec<Option<usize>>,
+    /// Those that stand, by index.
+    pub path: Vec<usize>,
     /// What the round added to the text.
     pub committed: Vec<u32>,
     /// Its counts and times, as in [`Stats::by_round`].
@@ -408,8 +414,15 @@ impl Sequence {
         self.stats.broken_drafts += usize::from(draft.broken);
         self.round += 1;
         if let Some(records) = &mut self.records {
-            let (drafted, committed) = (draft.tokens.clone(), self.tokens[before..].to_vec());
-            records.push(RoundRecord { k: self.asked, drafted, committed, round: Round::default() });
+            records.push(RoundRecord {
+                k: self.asked,
+                drafted: draft.tokens.clone(),
+                sources: draft.signals().map(|signal| signal.source).collect(),
+                parents: (0..draft.len()).map(|i| draft.parent(i)).collect(),
+                path: verified.path[..num_accepted].to_vec(),
+                committed: self.tokens[before..].to_vec(),
+                round: Round::default(),
+            });
         }
         Kept { num_new, num_accepted }
     }

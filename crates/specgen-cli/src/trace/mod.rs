@@ -32,12 +32,24 @@ struct Line<'a> {
     source: Option<&'a str>,
     /// For how many tokens at most.
     k: usize,
-    drafted: Vec<JsonText>,
+    drafted: Vec<Drafted>,
     accepted: usize,
     committed: Vec<JsonText>,
     draft_ms: f64,
     verify_ms: f64,
     other_ms: f64,
+}
+
+/// A drafted token.
+#[derive(Serialize)]
+struct Drafted {
+    #[serde(flatten)]
+    token: JsonText,
+    /// Who guessed it.
+    source: &'static str,
+    /// Its place in the draft, from 1.
+    position: usize,
+    accepted: bool,
 }
 
 /// The last line.
@@ -73,15 +85,22 @@ impl<'a> Traced<'a, '_> {
     }
 
     fn line(&self, index: usize, record: &RoundRecord) -> Line<'a> {
-        let told = |ids: &[u32]| ids.iter().map(|&id| JsonText::new(self.engine.tokenizer(), id)).collect();
+        let told = |&id: &u32| JsonText::new(self.engine.tokenizer(), id);
+        let depth = |i: usize| std::iter::successors(record.parents[i], |&i| record.parents[i]).count();
+        let drafted = |(i, id): (usize, &u32)| Drafted {
+            token: told(id),
+            source: record.sources[i].name(),
+            position: depth(i) + 1,
+            accepted: record.path.contains(&i),
+        };
         let round = &record.round;
         Line {
             round: index + 1,
             source: (record.k > 0).then_some(self.draft),
             k: record.k,
-            drafted: told(&record.drafted),
+            drafted: record.drafted.iter().enumerate().map(drafted).collect(),
             accepted: round.num_accepted,
-            committed: told(&record.committed),
+            committed: record.committed.iter().map(told).collect(),
             draft_ms: millis(round.draft),
             verify_ms: millis(round.verify),
             other_ms: millis(round.other),

@@ -2,9 +2,9 @@
 
 use anyhow::Result;
 use serde::Serialize;
-use specgen::tokenizer::DecodeStream;
+use specgen::{draft::Source, tokenizer::DecodeStream};
 
-use super::{Line, Traced};
+use super::{Drafted, Line, Traced};
 use crate::{page::Page, tokens::JsonText};
 
 const TEMPLATE: &str = include_str!("page.html");
@@ -12,10 +12,18 @@ const TEMPLATE: &str = include_str!("page.html");
 /// A round as it is drawn: what stands of the draft, what fell, and the target's own.
 #[derive(Serialize)]
 struct DrawnRound<'a> {
-    accepted: Vec<DrawnToken>,
-    rejected: Vec<DrawnToken>,
+    accepted: Vec<Guess>,
+    rejected: Vec<Guess>,
     own: Vec<DrawnToken>,
     line: Line<'a>,
+}
+
+/// A drafted token, and where it stood in its draft.
+#[derive(Serialize)]
+struct Guess {
+    drawn: DrawnToken,
+    source: &'static str,
+    position: usize,
 }
 
 #[derive(Serialize)]
@@ -52,18 +60,26 @@ pub(super) fn page(traced: &Traced<'_, '_>) -> Result<String> {
         .collect();
     // Half a character at the end of the text.
     let rest = stream.map(|mut stream| stream.finish()).unwrap_or_default();
-    if let Some(last) = rounds.last_mut().and_then(|round| round.own.last_mut().or(round.accepted.last_mut()))
-    {
-        last.end(&rest);
+    if let Some(round) = rounds.last_mut() {
+        let accepted = round.accepted.last_mut().map(|guess| &mut guess.drawn);
+        round.own.last_mut().or(accepted).into_iter().for_each(|last| last.end(&rest));
     }
     Page::new(TEMPLATE)?.render(minijinja::context! {
         rounds,
         totals => traced.totals(),
         tokens_per_round => traced.generation.stats().mean_accepted_len(),
+        sources => sources(traced),
         longest => traced.generation.records().iter().map(|record| record.drafted.len()).max(),
         prompt => tokenizer.map(|tokenizer| tokenizer.decode(prompt, false)),
         version => env!("CARGO_PKG_VERSION"),
     })
+}
+
+/// The names of those who guessed anything, in a fixed order.
+fn sources(traced: &Traced<'_, '_>) -> Vec<&'static str> {
+    let records = traced.generation.records();
+    let has_guessed = |source: &Source| records.iter().any(|record| record.sources.contains(source));
+    Source::ALL.into_iter().filter(has_guessed).map(Source::name).collect()
 }
 
 fn drawn<'a>(line: Line<'a>, stream: &mut Option<DecodeStream>) -> DrawnRound<'a> {
@@ -73,7 +89,15 @@ fn drawn<'a>(line: Line<'a>, stream: &mut Option<DecodeStream>) -> DrawnRound<'a
     };
     let mut committed: Vec<DrawnToken> = line.committed.iter().map(in_text).collect();
     let own = committed.split_off(line.accepted);
-    let alone = |token: &JsonText| DrawnToken::new(token.id, &token.text);
-    let rejected = line.drafted[line.accepted..].iter().map(alone).collect();
-    DrawnRound { accepted: committed, rejected, own, line }
+    let stand = line.drafted.iter().filter(|drafted| drafted.accepted);
+    let accepted = committed.into_iter().zip(stand);
+    let accepted =
+        accepted.map(|(drawn, &Drafted { source, position, .. })| Guess { drawn, source, position });
+    let alone = |Drafted { token, source, position, .. }: &Drafted| Guess {
+        drawn: DrawnToken::new(token.id, &token.text),
+        source,
+        position: *position,
+    };
+    let fell = line.drafted.iter().filter(|drafted| !drafted.accepted);
+    DrawnRound { accepted: accepted.collect(), rejected: fell.map(alone).collect(), own, line }
 }

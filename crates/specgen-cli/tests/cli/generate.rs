@@ -444,7 +444,7 @@ fn a_trace_tells_every_round() {
     let mut accepted = 0;
     for (i, round) in rounds.iter().enumerate() {
         // The last token has no room for a draft before it.
-        let source = if round["k"] == 0 { Value::Null } else { "ngram".into() };
+        let source = if round["k"] == 0 { Value::Null } else { "suffix".into() };
         assert_eq!((&round["round"], &round["source"]), (&(i + 1).into(), &source));
         let stands = round["accepted"].as_u64().unwrap() as usize;
         assert_eq!(ids(&round["drafted"])[..stands], ids(&round["committed"])[..stands], "{round}");
@@ -460,7 +460,7 @@ fn a_trace_tells_every_round() {
     greedy(model, &["-k", "3", "--trace", page.to_str().unwrap()]);
     let page = std::fs::read_to_string(page).unwrap();
     assert!(page.starts_with("<!doctype html>") && page.trim_end().ends_with("</html>"));
-    assert!(page.contains("class=\"t d\"") && page.contains("class=\"t o\"") && !page.contains("http"));
+    assert!(page.contains("class=\"t d text\"") && page.contains("class=\"t o\"") && !page.contains("http"));
 }
 
 #[test]
