@@ -178,6 +178,38 @@ fn taps_are_the_residual_stream_of_every_row() {
     }
 }
 
+/// What a pass is asked for changes neither what it gives nor what it leaves behind, on either backend.
+#[test]
+fn rows_that_nobody_asks_for_leave_the_same_keys_and_values() {
+    let text: Vec<u32> = (0..24).map(|i| (i * 7 + 3) % 61).collect();
+    let references = tiny::all().into_iter().map(|tiny| (tiny.name, tiny.load(&tiny::reference()), 1e-4));
+    let own = models().iter().map(|(name, model)| (name.as_str(), Arc::clone(model), 0.0));
+    for (name, model, tolerance) in own.chain(references) {
+        let same = |got: &[f32], wanted: &[f32]| {
+            let worst = got.iter().zip(wanted).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(worst <= tolerance, "{name}: {worst}");
+        };
+        let wanted = feed(model.as_ref(), &mut model.new_cache(), &text);
+        let last = model.info().num_layers - 1;
+        for rows in [Rows::None, Rows::Last(3), Rows::All] {
+            for taps in [&[][..], &[last]] {
+                let (mut cache, mut out) = (model.new_cache(), Output::new());
+                feed(model.as_ref(), &mut cache, &text[..5]);
+                let slice = Slice { cache: &mut cache, tokens: &text[5..20], rows, tree: None };
+                model.forward(&mut Batch { slices: vec![slice], taps }, &mut out).unwrap();
+                let num_rows = out.num_rows(0);
+                assert_eq!(num_rows, rows.count(15), "{name}");
+                (0..num_rows).for_each(|row| same(out.logits(0, row), &wanted[20 - num_rows + row]));
+                if !taps.is_empty() {
+                    assert_eq!(out.tap(0).len(), 15 * model.info().hidden_size, "{name}");
+                }
+                let after = feed(model.as_ref(), &mut cache, &text[20..]);
+                after.iter().zip(&wanted[20..]).for_each(|(got, wanted)| same(got, wanted));
+            }
+        }
+    }
+}
+
 /// The residual stream after each of `layers`, as `[tokens, hidden_size]`.
 fn taps(model: &dyn Model, layers: &[usize], text: &[u32]) -> Vec<Vec<f32>> {
     let (mut cache, mut out) = (model.new_cache(), Output::new());
