@@ -100,13 +100,15 @@ pub(crate) enum Command {
 The speed-up is the median over texts of the rate against plain decoding's in the same round; `same text`
 counts the texts that are plain decoding's own, token by token.
 A file of prompts holds a JSON object a line: id, messages (or prompt), and if wanted category, max_tokens.
-`predicted` is the speed-up by Leviathan et al.'s formula: E / (time of a round in plain decoding's tokens), with E
-the tokens a round that follow from the lengths drafted and the share of tested tokens that stood.
-Tokens of a round come together. `ms a token` charges each an equal share of its round's time, draft, pass and
-rest; `ms a round` is what a reader waits from one arrival of text to the next. p95: 95 of 100 take no longer.
+`predicted` is the speed-up by Leviathan et al.'s formula: E / (time of a round in plain decoding's
+tokens), with E the tokens a round that follow from the lengths drafted and the share of tested
+tokens that stood.
+Tokens of a round come together. `ms a token` charges each an equal share of its round's time,
+draft, pass and rest; `ms a round` is what a reader waits from one arrival of text to the next.
+p95: 95 of 100 take no longer.
 A plain read of the target's weights bounds what passes of one row can do.
---compare pairs the texts of two results by prompt; a difference is told as one (faster, slower) where the runs
-of the two do not overlap, in the median over prompts; else it is within their spread.
+--compare pairs the texts of two results by prompt; a difference is told as one (faster, slower)
+where the runs of the two do not overlap, in the median over prompts; else it is within their spread.
 
 Passes (--kernels): T(m) is the time of a pass of m rows behind 64 tokens of context. Up to 32 rows, logits
 of all are computed, as a verification needs them; above, none, as in a prompt.

@@ -48,7 +48,7 @@ fn texts_are_timed_by_category_and_are_plain_decodings_own() {
     let mut command = specgen(&words);
     command.args(["--prompts", file.to_str().unwrap(), "--category", "counting"]);
     let table = run(command.args(["--html", page.to_str().unwrap()])).ok();
-    assert_eq!(table.lines().count(), 8, "{table}");
+    assert_eq!(table.lines().count(), 9, "{table}");
     assert!(table.contains("same text") && table.contains("1 of 1"), "{table}");
     let page = std::fs::read_to_string(page).unwrap();
     assert!(page.starts_with("<!doctype html>") && page.trim_end().ends_with("</html>"));
