@@ -117,7 +117,7 @@ impl Model for SmallHead {
 
 /// Whether what a drafter drafts depends on other texts that it has seen.
 pub fn learns(name: &str) -> bool {
-    ["learns", "suffix", "corpus"].iter().any(|word| name.contains(word))
+    ["learns", "suffix", "corpus", "prediction"].iter().any(|word| name.contains(word))
 }
 
 /// A toy of `draft_size` tokens that drafts for a target of `target_size` others.
