@@ -8,7 +8,7 @@ use std::{
 use specgen::{
     Plan,
     distribution::Distribution,
-    plan::{Choice, Outcome, Outlook, Pace, Planner},
+    plan::{Choice, Means, Outcome, Outlook, Pace, Planner},
     verify::{Draft, Picker},
 };
 
@@ -71,12 +71,12 @@ impl Pace for Whim {
         !self.hash((num_drafted, confidence.map(f32::to_bits))).is_multiple_of(4)
     }
 
-    fn choose(&mut self, num_before: usize, guesses: &mut [Draft], has_model: bool) -> Choice {
+    fn choose(&mut self, num_before: usize, guesses: &mut [Draft], means: Means) -> Choice {
         let told: Vec<&[u32]> = guesses.iter().map(|guess| &guess.tokens[..]).collect();
         let hash = self.hash((num_before, told)) as usize;
         let guess = hash % guesses.len().max(1);
         let len = guesses.get(guess).map_or(0, |guess| hash / 16 % (guess.len() + 1));
-        let num_more = if has_model { hash / 256 % (self.max_tokens + 1) } else { 0 };
+        let num_more = if means.has_model { hash / 256 % (self.max_tokens + 1) } else { 0 };
         Choice { guess, len, num_more, branches: !hash.is_multiple_of(3) }
     }
 

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     error::Result,
     model::Model,
-    plan::Choice,
+    plan::{Choice, Means},
     sampling::{History, Sampler},
     verify::{Signal, Source},
 };
@@ -204,7 +204,8 @@ impl Drafter for CompositeDrafter {
         for request in requests.iter_mut() {
             let (state, wish) = parts(request);
             let mut guesses = if wish.k > 0 { state.guesses(&wish) } else { Vec::new() };
-            let choice = request.budget.choose(&mut guesses, self.model.is_some());
+            let means = Means { has_model: self.model.is_some(), branches: request.branches };
+            let choice = request.budget.choose(&mut guesses, means);
             let Choice { guess, len, num_more, branches } = choice;
             let mut draft = if len > 0 { guesses.swap_remove(guess) } else { Draft::default() };
             draft.truncate(len);

@@ -28,7 +28,7 @@ pub use crate::verify::{Draft, DraftNoise, Signal, Source};
 use crate::{
     error::Result,
     model::Model,
-    plan::{Choice, Pace},
+    plan::{Choice, Means, Pace},
     sampling::{History, Sampler},
 };
 
@@ -157,10 +157,10 @@ impl<'a> Budget<'a> {
 
     /// What to take of `guesses`, alternatives that cost nothing, and whether a model goes on behind them or instead. Each
     /// is cut to what is worth scoring.
-    pub fn choose(&mut self, guesses: &mut [Draft], has_model: bool) -> Choice {
+    pub fn choose(&mut self, guesses: &mut [Draft], means: Means) -> Choice {
         match &mut self.pace {
-            Some(pace) => pace.choose(self.num_before, guesses, has_model),
-            None => Choice::by_confidence(guesses, has_model),
+            Some(pace) => pace.choose(self.num_before, guesses, means),
+            None => Choice::by_confidence(guesses, means.has_model),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{
-    Choice, Off, Outcome, Outlook, Pace, PlanStats, Planner,
+    Choice, Means, Off, Outcome, Outlook, Pace, PlanStats, Planner,
     cost::Costs,
     forecast::{Beginning, Forecast, Growth},
     hazard::{Chances, Hazards, Scope, Spot, Trial},
@@ -24,6 +24,8 @@ const EXPLORE_MORE: usize = 1;
 const PAST_WEIGHT: f64 = 2.0;
 /// Rounds that share what it costs a model to take in what it has missed.
 const CATCHING_UP_SHARE: f64 = 0.25;
+/// What is left of a guess's worth beside a model, which often says the same.
+const BESIDE: f64 = 0.5;
 /// Passes that plain decoding's rate counts for beside what was seen.
 const PLAIN_WEIGHT: f64 = 2.0;
 /// What a decision leaves of those before, where it is asked whether guesses are of any use.
@@ -262,24 +264,31 @@ impl Pace for AutoPace {
         true
     }
 
-    fn choose(&mut self, num_before: usize, guesses: &mut [Draft], has_model: bool) -> Choice {
-        let Some(current) = &mut self.current else { return Choice::by_confidence(guesses, has_model) };
+    fn choose(&mut self, num_before: usize, guesses: &mut [Draft], means: Means) -> Choice {
+        let Some(current) = &mut self.current else {
+            return Choice::by_confidence(guesses, means.has_model);
+        };
         current.guesses = guesses.to_vec();
-        let of_model = if has_model { current.of_model } else { 0 };
+        let of_model = if means.has_model { current.of_model } else { 0 };
         let is_probe = of_model > 0 && matches!(current.detour, Detour::Probe(_));
         let forecast = &current.forecast;
         let behind = match of_model {
             0 => 0.0,
             most => forecast.worth_of_model(most, current.catching_up * CATCHING_UP_SHARE),
         };
-        let best = match is_probe {
-            true => Beginning::default(),
-            false => forecast.best_beginning(num_before, guesses, behind),
-        };
+        let (mut best, gain) = forecast.best_beginning(num_before, guesses, behind);
+        let (_, beside) = forecast.best_beginning(num_before, guesses, 0.0);
+        // A guess that is none too sure is worth more beside what the model says than in its place.
+        let is_beside = means.branches && behind > 0.0 && behind + BESIDE * beside > gain;
+        if is_probe || is_beside {
+            best = Beginning { survival: 1.0, ..Beginning::default() };
+        }
         for (i, guess) in guesses.iter_mut().enumerate() {
             let alone = std::slice::from_ref(&*guess);
-            let len =
-                if i == best.guess { best.len } else { forecast.best_beginning(num_before, alone, 0.0).len };
+            let len = match i == best.guess && best.len > 0 {
+                true => best.len,
+                false => forecast.best_beginning(num_before, alone, 0.0).0.len,
+            };
             guess.truncate(len);
         }
         let num_more = if behind > 0.0 || is_probe { of_model } else { 0 };
@@ -288,8 +297,8 @@ impl Pace for AutoPace {
         if !current.works {
             current.catching_up = 0.0;
         }
-        let survival = if best.len > 0 { best.survival } else { 1.0 };
         let (len, most) = (num_before + best.len, num_before + best.len + num_more);
+        let survival = best.survival;
         current.growth = Some(Growth { len, of_model: 0, survival, most: most.min(self.max_tokens) });
         let choice =
             Choice { guess: best.guess, len: best.len, num_more, branches: current.detour == Detour::No };

@@ -65,8 +65,14 @@ impl Forecast {
         best
     }
 
-    /// The beginning of a guess that gains most, where what follows it gains `behind` if all of it stands; none of them may.
-    pub(super) fn best_beginning(&self, num_before: usize, guesses: &[Draft], behind: f64) -> Beginning {
+    /// The beginning of a guess that gains most, and how much, where what follows it gains `behind` if all of it stands; none
+    /// of them may.
+    pub(super) fn best_beginning(
+        &self,
+        num_before: usize,
+        guesses: &[Draft],
+        behind: f64,
+    ) -> (Beginning, f64) {
         let mut best = (Beginning { survival: 1.0, ..Beginning::default() }, behind);
         let row = |i: usize| self.pass[i.min(self.pass.len() - 1)];
         for (guess, draft) in guesses.iter().enumerate() {
@@ -81,7 +87,7 @@ impl Forecast {
                 }
             }
         }
-        best.0
+        best
     }
 
     /// How many tokens of a finished draft are worth scoring: the first so many that gain most over what the time of their

@@ -183,10 +183,9 @@ pub trait Pace: Send {
     }
 
     /// What to take of `guesses`, alternatives that cost nothing and would stand behind the first `num_before` tokens of the
-    /// draft; a model, where there is one, may go on behind the guess, or begin in its place. Each is cut to what of it is
-    /// worth scoring.
-    fn choose(&mut self, _num_before: usize, guesses: &mut [Draft], has_model: bool) -> Choice {
-        Choice::by_confidence(guesses, has_model)
+    /// draft. Each is cut to what of it is worth scoring.
+    fn choose(&mut self, _num_before: usize, guesses: &mut [Draft], means: Means) -> Choice {
+        Choice::by_confidence(guesses, means.has_model)
     }
 
     /// Whether a model's second thought is to be scored too, beside the token it has just drawn, as one more row behind
@@ -211,6 +210,15 @@ pub trait Pace: Send {
     fn stats(&self) -> PlanStats {
         PlanStats::default()
     }
+}
+
+/// What else a draft may be made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Means {
+    /// Whether a model may go on behind a guess, or begin in its place.
+    pub has_model: bool,
+    /// Whether the draft may be a tree: guesses beside each other.
+    pub branches: bool,
 }
 
 /// Who begins a draft, and who goes on.

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Choice, Outcome, Outlook, Pace, Planner};
+use super::{Choice, Means, Outcome, Outlook, Pace, Planner};
 use crate::verify::{Draft, Signal};
 
 /// Always so many.
@@ -99,8 +99,8 @@ impl Pace for Trees {
         self.0 > 0
     }
 
-    fn choose(&mut self, _num_before: usize, guesses: &mut [Draft], has_model: bool) -> Choice {
-        Choice { branches: true, ..Choice::by_confidence(guesses, has_model) }
+    fn choose(&mut self, _num_before: usize, guesses: &mut [Draft], means: Means) -> Choice {
+        Choice { branches: true, ..Choice::by_confidence(guesses, means.has_model) }
     }
 
     fn branch(&mut self, _num_drafted: usize, confidence: f32) -> bool {
