@@ -146,7 +146,7 @@ pub(crate) struct BenchArgs {
         action = ArgAction::Set,
         value_names = ["A.json", "B.json"],
         help_heading = "Texts",
-        conflicts_with_all = ["reps", "threads", "html", "draft", "draft_head", "lengths", "rules", "prompts", "category", "max_tokens", "temperature", "verify", "context", "kernels", "kind"]
+        conflicts_with_all = ["reps", "threads", "html", "draft", "draft_head", "adapt", "lengths", "rules", "prompts", "category", "max_tokens", "temperature", "verify", "context", "kernels", "kind"]
     )]
     pub(crate) compare: Vec<PathBuf>,
     /// Who guesses, beside plain decoding, as for `generate`; may be given more than once [default: auto]
@@ -160,6 +160,9 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N|all", value_parser = draft_head, help_heading = "Texts")]
     #[arg(allow_negative_numbers = true)]
     pub(crate) draft_head: Option<DraftHead>,
+    /// Let a model that drafts learn from the text it drafts for; what it learned is forgotten before the next text
+    #[arg(long, help_heading = "Texts")]
+    pub(crate) adapt: bool,
     /// Tokens drafted per round: numbers, or `auto` for as many as save time [default: auto]
     #[arg(
         short = 'k',
@@ -198,7 +201,7 @@ pub(crate) struct BenchArgs {
     #[arg(
         long,
         help_heading = "Passes",
-        conflicts_with_all = ["html", "draft", "draft_head", "lengths", "rules", "prompts", "category", "max_tokens", "temperature", "verify", "context"]
+        conflicts_with_all = ["html", "draft", "draft_head", "adapt", "lengths", "rules", "prompts", "category", "max_tokens", "temperature", "verify", "context"]
     )]
     pub(crate) kernels: bool,
     /// Rows of the passes to time
@@ -427,6 +430,9 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "N|all", value_parser = draft_head)]
     #[arg(allow_negative_numbers = true)]
     pub(crate) draft_head: Option<DraftHead>,
+    /// Let a model that drafts learn while it serves, from what the target says
+    #[arg(long)]
+    pub(crate) adapt: bool,
     #[command(flatten)]
     pub(crate) plan: PlanArgs,
     #[command(flatten)]

@@ -50,6 +50,7 @@ impl ModelArgs {
             .draft(draft)
             .plan(plan)
             .num_sequences(num_sequences)
+            .adapt(self.adapt)
             .store(store.options().clone());
         if let Some(DraftHead(num_tokens)) = self.draft_head {
             builder = builder.draft_head(num_tokens);

@@ -73,6 +73,7 @@ impl Engine {
             target: target.into(),
             draft: DraftSource::default(),
             draft_head: None,
+            adapt: false,
             num_sequences: 1,
             plan: Plan::default(),
             device: DeviceSpec::default(),
@@ -344,6 +345,7 @@ pub struct EngineBuilder {
     target: String,
     draft: DraftSource,
     draft_head: Option<usize>,
+    adapt: bool,
     num_sequences: usize,
     plan: Plan,
     device: DeviceSpec,
@@ -359,6 +361,14 @@ impl EngineBuilder {
     #[must_use]
     pub fn draft(mut self, draft: impl Into<DraftSource>) -> Self {
         self.draft = draft.into();
+        self
+    }
+
+    /// Lets a model that drafts learn while it serves ([`TokenMemory`](crate::draft::TokenMemory)); without this call it drafts
+    /// as it was trained.
+    #[must_use]
+    pub fn adapt(mut self, adapt: bool) -> Self {
+        self.adapt = adapt;
         self
     }
 
@@ -566,7 +576,10 @@ impl EngineBuilder {
                 };
                 let model = load_model(open, draft_context(open), *copy_as, head_ids.clone())?;
                 let drafter = ModelDrafter::with_vocab(model, vocab);
-                Some(Arc::new(drafter.with_memory(Arc::new(TokenMemory::default()))))
+                Some(Arc::new(match self.adapt {
+                    true => drafter.with_memory(Arc::new(TokenMemory::default())),
+                    false => drafter,
+                }))
             }
             None => None,
         };

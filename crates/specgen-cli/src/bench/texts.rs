@@ -101,6 +101,7 @@ fn contestants(target: &str, store: &Store, args: &BenchArgs) -> Result<Vec<Cont
         .draft(model.cloned().unwrap_or(DraftSource::Suffix))
         .plan(longest(&plans))
         .threads(args.threads)
+        .adapt(args.adapt)
         .store(store.options().clone())
         .overrides(args.files.overrides());
     if let Some(DraftHead(num_tokens)) = args.draft_head {

@@ -168,7 +168,9 @@ impl Draft {
             parents.extend(links);
         }
         // Who does not say who it is leaves no gap.
-        self.signals.resize(self.signals.len().max(offset), Signal::default());
+        if !branch.signals.is_empty() {
+            self.signals.resize(offset, Signal::default());
+        }
         self.tokens.extend(branch.tokens);
         self.q.extend(branch.q);
         self.signals.extend(branch.signals);
