@@ -574,7 +574,7 @@ fn neighbours_in_a_batch_change_nothing() {
                 verify: Some(verify),
                 ..SamplingParams::default()
             };
-            // A ratio test draws anew where drafts differ, and who learns from one text drafts another otherwise.
+            // A ratio test draws anew where drafts differ.
             let by_ratio =
                 |verify| if drafters::learns(drafter_name) { Verification::Coupled } else { verify };
             let params = [
@@ -586,9 +586,13 @@ fn neighbours_in_a_batch_change_nothing() {
             let alone: Vec<_> = prompts
                 .iter()
                 .zip(&params)
-                .map(|(prompt, params)| run(&engine, params, prompt, 30).tokens)
+                .map(|(prompt, params)| {
+                    engine.drafter().forget();
+                    run(&engine, params, prompt, 30).tokens
+                })
                 .collect();
 
+            engine.drafter().forget();
             let mut sequences: Vec<_> = prompts
                 .iter()
                 .zip(&params)

@@ -180,15 +180,14 @@ impl Rounds {
             self.fed.extend(sequence.tokens.last());
             self.fed.extend(draft.iter().flat_map(|draft| &draft.tokens));
         }
-        let trees: Vec<Option<Tree>> =
-            drafts.iter().map(|draft| draft.as_ref().map_or(Ok(None), tree)).collect::<Result<_>>()?;
+        let trees = trees(drafts)?;
         let mut fed = &self.fed[..];
         let mut slices = Vec::with_capacity(drafts.len());
-        for ((sequence, draft), tree) in sequences.iter_mut().zip(drafts).zip(&trees) {
+        for (i, (sequence, draft)) in sequences.iter_mut().zip(drafts).enumerate() {
             let (tokens, rest) = fed.split_at(1 + draft.as_ref().map_or(0, Draft::len));
             fed = rest;
-            let cache = &mut sequence.memory.cache;
-            slices.push(Slice { cache, tokens, rows: Rows::All, tree: tree.as_ref() });
+            let (cache, tree) = (&mut sequence.memory.cache, trees.get(i).and_then(Option::as_ref));
+            slices.push(Slice { cache, tokens, rows: Rows::All, tree });
         }
         self.target.forward(&mut Batch { slices, taps: &[] }, &mut self.output)
     }
@@ -249,10 +248,18 @@ impl Rounds {
     }
 }
 
-/// The tree of a draft that is no chain.
-fn tree(draft: &Draft) -> Result<Option<Tree>> {
-    let parents = |parents: &Vec<u32>| Tree::new(&[&[0], &parents[..]].concat());
-    draft.parents.as_ref().map(parents).transpose()
+/// The trees of drafts that are no chains; nothing where all are.
+fn trees(drafts: &[Result<Draft>]) -> Result<Vec<Option<Tree>>> {
+    let links =
+        |draft: &Result<Draft>| draft.as_ref().ok().and_then(|draft| draft.parents.as_deref().map(tree));
+    if drafts.iter().all(|draft| draft.as_ref().is_ok_and(|draft| draft.parents.is_none())) {
+        return Ok(Vec::new());
+    }
+    drafts.iter().map(|draft| links(draft).transpose()).collect()
+}
+
+fn tree(parents: &[u32]) -> Result<Tree> {
+    Tree::new(&[&[0], parents].concat())
 }
 
 /// Keys and values of what was not committed leave the cache, and the pending token stays out of it. `before`: tokens of the

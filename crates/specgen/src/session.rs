@@ -155,7 +155,8 @@ impl Session {
 
     /// Generates `num_samples` texts of one prompt, all in the same passes: the prompt is fed once, and on the CPU its
     /// keys and values are kept once. The first is what [`Session::generate`] gives; each has its own seed
-    /// ([`sample_seed`](crate::rng::sample_seed)) and is what a request with that seed and the same verification gives.
+    /// ([`sample_seed`](crate::rng::sample_seed)) and is what a request with that seed and the same verification gives; under a
+    /// ratio test only where the draft has not learned from other texts meanwhile.
     ///
     /// # Errors
     /// As [`Session::generate`]; [`Error::Parameter`] for no samples, for more than the engine has memory planned for
