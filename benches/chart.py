@@ -8,7 +8,7 @@ import json
 import sys
 
 COLOURS = ["#3b7dd8", "#d9822b", "#2ca58d", "#b07be0"]
-BAR, GAP, GROUP, LEFT, TOP, HEIGHT = 22, 3, 26, 44, 54, 190
+BAR, GAP, GROUP, LEFT, TOP, HEIGHT = 26, 3, 44, 44, 54, 190
 
 
 def series(path):
@@ -33,7 +33,7 @@ def main(paths):
     top = max(max(ups.values()) for ups in bars.values())
     y = lambda up: TOP + HEIGHT * (1 - up / (1.1 * top))
     group = len(bars) * (BAR + GAP) + GROUP
-    width = max(LEFT + len(categories) * group, LEFT + 260 * len(bars), 460) + 10
+    width = max(LEFT + len(categories) * group, LEFT + 260 * len(bars), 560) + 10
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {TOP + HEIGHT + 30}" '
         f'width="{width}" font-family="system-ui, sans-serif" font-size="12">',

@@ -19,6 +19,8 @@ const SHARED_MEMORY: f64 = 0.998;
 /// How many observations a prior is worth: a source's own, the position before, and what other texts showed.
 const PRIOR_WEIGHT: f64 = 4.0;
 const SHARED_WEIGHT: f64 = 8.0;
+/// The last of them for what is looked up: one text repeats itself, and another does not.
+const LOOKED_UP_WEIGHT: f64 = 3.0;
 /// The chance of a first token where nothing is known.
 const PRIOR: f64 = 0.7;
 
@@ -200,7 +202,11 @@ struct SourceChances {
 impl Chances {
     /// By what `own` text and all texts showed.
     pub(super) fn new(own: &Hazards, shared: &Hazards) -> Self {
-        Self(std::array::from_fn(|slot| SourceChances::new(&own.by_source[slot], &shared.by_source[slot])))
+        let of_model = [Source::Model, Source::Alternative].map(slot);
+        Self(std::array::from_fn(|slot| {
+            let weight = if of_model.contains(&slot) { SHARED_WEIGHT } else { LOOKED_UP_WEIGHT };
+            SourceChances::new(&own.by_source[slot], &shared.by_source[slot], weight)
+        }))
     }
 
     /// The chance that a token stands if all before it do.
@@ -214,14 +220,15 @@ impl Chances {
 }
 
 impl SourceChances {
-    fn new(own: &Experience, shared: &Experience) -> Self {
+    /// By what this text and all texts showed of a source, the latter counting for `weight` observations.
+    fn new(own: &Experience, shared: &Experience, weight: f64) -> Self {
         let mut by_position = [0.0; POSITIONS];
         let (mut of_all, mut before) = (PRIOR, None);
         for (i, chance) in by_position.iter_mut().enumerate() {
             of_all = shared.by_position[i].chance(of_all, PRIOR_WEIGHT);
             // A text that differs from the others does so at its next position too.
             let prior = before.map_or(of_all, |before| (before + of_all) / 2.0);
-            *chance = own.by_position[i].chance(prior, SHARED_WEIGHT);
+            *chance = own.by_position[i].chance(prior, weight);
             before = Some(*chance);
         }
         let mut by_confidence = [[0.0; CLASSES]; DEPTHS];
@@ -229,10 +236,10 @@ impl SourceChances {
             let (own, shared) = (&own.by_confidence[depth], &shared.by_confidence[depth]);
             for (class, chance) in chances.iter_mut().enumerate() {
                 let of_all = shared[class].chance(middle(class), PRIOR_WEIGHT);
-                *chance = own[class].chance(of_all, SHARED_WEIGHT);
+                *chance = own[class].chance(of_all, weight);
             }
-            let weight = |class: usize| own[class].reached + shared[class].reached + 1.0;
-            make_ascending(chances, weight);
+            let seen = |class: usize| own[class].reached + shared[class].reached + 1.0;
+            make_ascending(chances, seen);
         }
         Self { by_position, by_confidence }
     }
