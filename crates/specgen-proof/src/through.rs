@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use specgen::{
     Result,
     cache::KvCache,
-    draft::{Committed, Draft, DraftRequest, DraftState, DraftVocab, Drafter},
+    draft::{Draft, DraftRequest, DraftState, Drafter},
     model::{Batch, Model, ModelInfo, Output},
 };
 
@@ -68,45 +68,13 @@ impl<F: Fn(&mut [Result<Draft>]) + Send + Sync> Drafter for DrafterThrough<F> {
         self.inner.new_state()
     }
 
-    fn fork_state(&self, state: &mut dyn DraftState) -> Result<Box<dyn DraftState>> {
-        self.inner.fork_state(state)
-    }
-
-    fn prefill(&self, state: &mut dyn DraftState, tokens: &[u32], chunk: usize) -> Result<bool> {
-        self.inner.prefill(state, tokens, chunk)
+    fn inner(&self) -> Option<&Arc<dyn Drafter>> {
+        Some(&self.inner)
     }
 
     fn draft(&self, requests: &mut [DraftRequest<'_>]) -> Result<Vec<Result<Draft>>> {
         let mut drafts = self.inner.draft(requests)?;
         (self.hands)(&mut drafts);
         Ok(drafts)
-    }
-
-    fn observe(&self, state: &mut dyn DraftState, committed: &Committed<'_>) {
-        self.inner.observe(state, committed);
-    }
-
-    fn model(&self) -> Option<&Arc<dyn Model>> {
-        self.inner.model()
-    }
-
-    fn vocab(&self) -> Option<&DraftVocab> {
-        self.inner.vocab()
-    }
-
-    fn expect(&self, state: &mut dyn DraftState, prediction: &[u32]) -> bool {
-        self.inner.expect(state, prediction)
-    }
-
-    fn has_guesses(&self) -> bool {
-        self.inner.has_guesses()
-    }
-
-    fn remember(&self, text: &[u32]) -> bool {
-        self.inner.remember(text)
-    }
-
-    fn forget(&self) {
-        self.inner.forget();
     }
 }

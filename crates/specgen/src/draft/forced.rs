@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use super::{
-    Committed, Draft, DraftRequest, DraftState, DraftVocab, Drafter,
+    Draft, DraftRequest, DraftState, Drafter,
     behind::{Lead, draft_behind},
 };
 use crate::{
     error::Result,
-    model::Model,
     verify::{Signal, Source},
 };
 
@@ -36,12 +35,8 @@ impl Drafter for ForcedDrafter {
         self.inner.new_state()
     }
 
-    fn fork_state(&self, state: &mut dyn DraftState) -> Result<Box<dyn DraftState>> {
-        self.inner.fork_state(state)
-    }
-
-    fn prefill(&self, state: &mut dyn DraftState, tokens: &[u32], chunk: usize) -> Result<bool> {
-        self.inner.prefill(state, tokens, chunk)
+    fn inner(&self) -> Option<&Arc<dyn Drafter>> {
+        Some(&self.inner)
     }
 
     fn draft(&self, requests: &mut [DraftRequest<'_>]) -> Result<Vec<Result<Draft>>> {
@@ -61,33 +56,5 @@ impl Drafter for ForcedDrafter {
             Ok(lead.draft)
         };
         Ok(leads.into_iter().zip(drafts).map(join).collect())
-    }
-
-    fn observe(&self, state: &mut dyn DraftState, committed: &Committed<'_>) {
-        self.inner.observe(state, committed);
-    }
-
-    fn model(&self) -> Option<&Arc<dyn Model>> {
-        self.inner.model()
-    }
-
-    fn vocab(&self) -> Option<&DraftVocab> {
-        self.inner.vocab()
-    }
-
-    fn expect(&self, state: &mut dyn DraftState, prediction: &[u32]) -> bool {
-        self.inner.expect(state, prediction)
-    }
-
-    fn has_guesses(&self) -> bool {
-        self.inner.has_guesses()
-    }
-
-    fn remember(&self, text: &[u32]) -> bool {
-        self.inner.remember(text)
-    }
-
-    fn forget(&self) {
-        self.inner.forget();
     }
 }

@@ -37,13 +37,19 @@ pub trait Drafter: Send + Sync {
     /// The state of a sequence that has no text yet.
     fn new_state(&self) -> Box<dyn DraftState>;
 
+    /// The drafter whose states this one hands out as its own, where it is one that does something about another's drafts.
+    /// What it does not do itself that one does.
+    fn inner(&self) -> Option<&Arc<dyn Drafter>> {
+        None
+    }
+
     /// The state of a sequence that begins as the one of `state` does: it may copy what that one holds. By default it is
     /// new, and takes the text in when it is first asked. A state must not make it draft otherwise than a new one would.
     ///
     /// # Errors
     /// Where the device gives no memory.
-    fn fork_state(&self, _state: &mut dyn DraftState) -> Result<Box<dyn DraftState>> {
-        Ok(self.new_state())
+    fn fork_state(&self, state: &mut dyn DraftState) -> Result<Box<dyn DraftState>> {
+        self.inner().map_or_else(|| Ok(self.new_state()), |inner| inner.fork_state(state))
     }
 
     /// Takes in the next `chunk` tokens of a prompt, or of a text as far as it goes, and returns whether more is left.
@@ -51,8 +57,8 @@ pub trait Drafter: Send + Sync {
     ///
     /// # Errors
     /// A failing draft model; the prompt can be tried again.
-    fn prefill(&self, _state: &mut dyn DraftState, _tokens: &[u32], _chunk: usize) -> Result<bool> {
-        Ok(false)
+    fn prefill(&self, state: &mut dyn DraftState, tokens: &[u32], chunk: usize) -> Result<bool> {
+        self.inner().map_or(Ok(false), |inner| inner.prefill(state, tokens, chunk))
     }
 
     /// Drafts at most `k` tokens for every request, in order; an empty draft is always allowed. What fails for one
@@ -67,36 +73,44 @@ pub trait Drafter: Send + Sync {
 
     /// Hears what became of the last draft: the text now, and how much of it is new. States that catch up from the
     /// text when they next draft need not listen.
-    fn observe(&self, _state: &mut dyn DraftState, _committed: &Committed<'_>) {}
+    fn observe(&self, state: &mut dyn DraftState, committed: &Committed<'_>) {
+        if let Some(inner) = self.inner() {
+            inner.observe(state, committed);
+        }
+    }
 
     /// The model that drafts, where one does: a plan wants to know what its passes cost.
     fn model(&self) -> Option<&Arc<dyn Model>> {
-        None
+        self.inner()?.model()
     }
 
     /// How that model's tokens stand for the target's.
     fn vocab(&self) -> Option<&DraftVocab> {
-        None
+        self.inner()?.vocab()
     }
 
     /// Hears what the output of a text is expected to be, or, where that is empty, that nothing is known. Returns whether
     /// it makes use of that.
-    fn expect(&self, _state: &mut dyn DraftState, _prediction: &[u32]) -> bool {
-        false
+    fn expect(&self, state: &mut dyn DraftState, prediction: &[u32]) -> bool {
+        self.inner().is_some_and(|inner| inner.expect(state, prediction))
     }
 
     /// Whether there may be guesses that cost next to nothing, beside the work of a model.
     fn has_guesses(&self) -> bool {
-        self.model().is_none()
+        self.inner().map_or_else(|| self.model().is_none(), |inner| inner.has_guesses())
     }
 
     /// Takes in a text to guess from, beside those that it drafts for. Returns whether it makes use of it.
-    fn remember(&self, _text: &[u32]) -> bool {
-        false
+    fn remember(&self, text: &[u32]) -> bool {
+        self.inner().is_some_and(|inner| inner.remember(text))
     }
 
     /// Forgets what it has learned from texts.
-    fn forget(&self) {}
+    fn forget(&self) {
+        if let Some(inner) = self.inner() {
+            inner.forget();
+        }
+    }
 }
 
 /// What a drafter keeps for one sequence: a cache, an index. It must survive a text that was cut or replaced.
